@@ -34,6 +34,28 @@ def test_chunked_conv1d_is_conv1d(length, kernel, groups):
     assert single.dtype == torch.float32 and error(single.double(), want) < 1e-5
 
 
+def test_chunked_conv1d_under_autocast_is_about_as_exact_as_conv1d():
+    """In the norm, forwards and to both inputs: bf16 has a relative step of 2^-8."""
+    x, weight = randn(2, 300, 32, dtype=torch.float32), randn(16, 32, 61, seed=1, dtype=torch.float32)
+
+    def results(convolve, *inputs):
+        inputs = [tensor.clone().requires_grad_() for tensor in inputs]
+        y = convolve(*inputs)
+        y.double().square().mean().backward()
+        return [tensor.detach().double() for tensor in (y, *(tensor.grad for tensor in inputs))]
+
+    def direct(x, weight):
+        return F.conv1d(x.mT, weight, padding=30).mT
+
+    want = results(direct, x.double(), weight.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        got, usual = results(models.chunked_conv1d, x, weight), results(direct, x, weight)
+    assert models.chunked_conv1d(x, weight).dtype == torch.float32
+    for ours, theirs, exact in zip(got, usual, want):
+        distance = (ours - exact).norm() / exact.norm()
+        assert distance < 3 * (theirs - exact).norm() / exact.norm() and distance < 0.02
+
+
 def direct_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag], term by term."""
     L = u.shape[-1]
@@ -70,7 +92,7 @@ def test_long_conv_keeps_float32_under_autocast():
     assert error(y, models.long_conv(u.bfloat16().double(), k.double())) < 1e-5
 
 
-def test_kernels_scans_and_dfts_do_not_notice_autocast():
+def test_kernels_and_scans_do_not_notice_autocast():
     """Their matrix products would become bf16, two digits instead of seven."""
     single = {"dtype": torch.float32}
     Lambda, P, B = (torch.view_as_real(z.repeat(3, 1)).float() for z in models.hippo_legs(8))
@@ -83,7 +105,6 @@ def test_kernels_scans_and_dfts_do_not_notice_autocast():
         "dlr_kernel": (Lambda[0], C, 64),
         "s5_apply": (u, Lambda[0], state, gate, torch.ones(3), torch.full((4,), -3.0)),
         "lru_apply": (u, *(torch.full((4,), -1.0),) * 3, state, gate, torch.ones(3)),
-        "chunked_conv1d": (u, randn(6, 3, 15, **single)),
         "long_conv": (u.mT, randn(3, 40, **single), randn(3, 40, **single)),
     }
     for name, args in calls.items():
