@@ -9,9 +9,14 @@ A script does, for each cell of its table (exp_locality.py is the shortest examp
 
 `fit` is the loop. It is called from `run_cell` alone, but stands on its own: a script whose experiment
 is more than one training (self-pretraining) calls open_run, fit and record itself.
+
+Started by torchrun, the same script trains one cell on all ranks: each computes its share of every batch,
+gradients are summed, the global batch and the record stay what they are on one GPU. Rank 0 alone writes and
+prints. All ranks need the same --data-dir and --out (on several machines: a shared file system).
 """
 
 import argparse
+import atexit
 import contextlib
 import datetime
 import hashlib
@@ -28,6 +33,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -196,6 +202,8 @@ def parse_args(parser, argv):
     args = parser.parse_args(argv)
     if not args.task and args.report is None:
         parser.error("give --task, or --report to print the table")
+    if args.report is None:
+        join_ranks(parser, args.device)
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
     args.deadline = time.monotonic() + limit - min(10, 0.05 * limit)  # time to write the checkpoint
@@ -235,6 +243,7 @@ def resolve_device(name):
         raise UserError(f"--device {name}: this machine or this build of torch has none; use --device cpu")
     if name == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32: part of the recipe on CUDA, README says so
+        return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 
 
@@ -271,6 +280,92 @@ def git_state():
         )
     except (OSError, subprocess.CalledProcessError):
         return None, None
+
+
+# ------------------------------------------------------------------------------------------ ranks
+
+
+def join_ranks(parser, device):
+    """Under torchrun (told by its environment variables), join the other processes, each with a GPU of its
+    own where there are any."""
+    if not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() or dist.is_initialized():
+        return
+    cuda = device in ("auto", "cuda") and torch.cuda.is_available()
+    if cuda:
+        local = int(os.environ["LOCAL_RANK"])
+        if local >= torch.cuda.device_count():
+            parser.error(
+                f"torchrun started more processes than this machine has GPUs; give it "
+                f"--nproc-per-node {torch.cuda.device_count()}"
+            )
+        torch.cuda.set_device(local)
+    # Gradients travel between the devices; what the hosts agree on (when to stop) must not wait for those.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+    atexit.register(dist.destroy_process_group)
+    if rank():
+        sys.stdout = open(os.devnull, "w")
+
+
+def rank():
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def ranks():
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def on_first_rank(function, *args):
+    """function(*args), called on rank 0 alone; every rank gets its result, or its UserError."""
+    if ranks() == 1:
+        return function(*args)
+    answer = [None, None]
+    if rank() == 0:
+        try:
+            answer[0] = function(*args)
+        except UserError as error:
+            answer[1] = error
+    dist.broadcast_object_list(answer)
+    if answer[1]:
+        raise answer[1]
+    return answer[0]
+
+
+def any_rank(*flags):
+    """For each flag, whether it is true on some rank: decisions that all must take together."""
+    if ranks() == 1:
+        return flags
+    flags = torch.tensor(flags, dtype=torch.int32)
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return flags.bool().tolist()
+
+
+def sum_totals(totals):
+    """{name: (sum, count)} summed over the ranks, which may have seen different names."""
+    if ranks() == 1:
+        return totals
+    everyone, together = [None] * ranks(), {}
+    dist.all_gather_object(everyone, {name: [float(x) for x in total] for name, total in totals.items()})
+    for part in everyone:
+        add_up(together, part)
+    return together
+
+
+def sum_gradients(model, loss):
+    """Replace gradients by their sums over the ranks -> the sum of the losses.
+
+    Sums, not means: a loss is divided by the counts of the global batch already. One flat message instead of
+    DistributedDataParallel, whose mean would have to be undone: these models have 0.1 to 15 million
+    parameters, so that there is little to hide behind the backward pass.
+    """
+    if ranks() == 1:
+        return loss
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([loss.view(1), *(g.flatten() for g in gradients)])
+    dist.all_reduce(flat)
+    total, *sums = flat.split([1, *(g.numel() for g in gradients)])
+    for g, s in zip(gradients, sums):
+        g.copy_(s.view_as(g))
+    return total[0]
 
 
 # ------------------------------------------------------------------------------------------ optimiser
@@ -444,12 +539,15 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
     -> dict with the accuracies, the curve, and what it cost. The number to report is "test_acc": the
     test accuracy at the best validation epoch (the first one, among equals). Raises Interrupted at the
-    time limit and on SIGTERM, with the state saved, and UserError when the loss is no longer a number
-    or memory runs out.
+    time limit and on SIGTERM, with the state saved, and UserError when the loss is no longer a number,
+    memory runs out, or --micro-batch would change the mathematics.
     """
+    require_splittable(model, hp["batch_size"], args.micro_batch)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
     task, model = task.to(device), model.to(device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)  # earlier cells of the same command
     if args.compile:
         model.compile()
     optimizer = make_optimizer(model, hp)
@@ -471,6 +569,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
             state[k] for k in ("epoch", "step", "totals", "curve", "seconds")
         )
         print(f"continuing at epoch {epoch + 1}, step {step} of {steps_per_epoch}", flush=True)
+    if rank():  # a stream of dropout of its own; totals up to here are with rank 0
+        torch.manual_seed(seed + 10**9 * rank() + epoch * steps_per_epoch + step)
+        totals = {}
     started = saved = time.monotonic()
     stop = catch_sigterm()
 
@@ -485,11 +586,11 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
             "rng": get_global_rng(device),
             "epoch": epoch,
             "step": step,
-            "totals": totals,
+            "totals": sum_totals(totals),
             "curve": curve,
             "seconds": spent + time.monotonic() - started,
         }
-        save_checkpoint(folder / "last.pt", state)
+        on_first_rank(save_checkpoint, folder / "last.pt", state)
 
     def check():
         """Look at the losses since the last look; no checkpoint is written after one that is no number."""
@@ -503,23 +604,24 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         order_at_start = order.get_state()  # replays this epoch's plan when the run continues inside it
         plan = task.plan(hp["batch_size"], order, not args.no_bucket)
         title = f"epoch {epoch + 1}/{hp['epochs']}"
-        bar = tqdm(total=len(plan), initial=step, desc=title, leave=False, disable=None)
+        bar = tqdm(total=len(plan), initial=step, desc=title, leave=False, disable=no_bar())
         model.train()
-        for batch in task.training_batches(plan[step:], noise, epoch):
+        for batch in task.training_batches(plan[step:], noise, epoch, rank(), ranks()):
             optimizer.zero_grad(set_to_none=True)
             batch_loss = 0.0
             for part in batch.parts(args.micro_batch or hp["batch_size"]):
-                with out_of_memory_advice(hp["batch_size"], args.micro_batch):
+                with out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
                     with autocast:
                         loss, metrics = loss_fn(model, part)
                     loss.backward()
                 batch_loss += loss.detach()
                 add_up(totals, metrics)
+            batch_loss = sum_gradients(model, batch_loss)
             if hp.get("clip"):
                 torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
             optimizer.step()
             schedule.on_step()
-            add_up(totals, {"loss": (batch_loss * batch.examples, batch.examples)})
+            add_up(totals, {"loss": (batch_loss * len(plan[step]), len(plan[step]))})
             recent.append(batch_loss)
             step += 1
             bar.update()
@@ -528,24 +630,26 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
                 rate = learning_rate(optimizer)
                 bar.set_postfix(loss=f"{loss:.3f}", acc=f"{accuracy:.3f}", lr=f"{rate:.1e}")
             now = time.monotonic()
-            if stop or now > args.deadline:
+            stopped, due = any_rank(bool(stop) or now > args.deadline, now - saved > CHECKPOINT_SECONDS)
+            if stopped or due or step == len(plan):
                 save()
+                saved = now
+            if stopped:
                 raise Interrupted(
                     f"stopped in {title} at step {step} of {len(plan)}; the same command continues"
                 )
-            if step == len(plan) or now - saved > CHECKPOINT_SECONDS:
-                save()
-                saved = now
         bar.close()
 
-        train = {name: mean(total) for name, total in totals.items()}
+        train = {name: mean(total) for name, total in sum_totals(totals).items()}
         val = evaluate(model, task, "val", loss_fn, autocast, args, stop)
         line = {"epoch": epoch + 1, "lr": learning_rate(optimizer), "train": train, "val": val}
         best = max((past["val"]["acc"] for past in curve), default=-math.inf)
         if val["acc"] > best:
-            save_checkpoint(folder / "best.pt", {"model": model.state_dict(), "epoch": epoch + 1, "hp": hp})
+            state = {"model": model.state_dict(), "epoch": epoch + 1, "hp": hp}
+            on_first_rank(save_checkpoint, folder / "best.pt", state)
         curve.append(line | {"seconds": round(spent + time.monotonic() - started, 1)})
-        write_atomically(folder / "log.jsonl", "".join(json.dumps(past) + "\n" for past in curve).encode())
+        log = "".join(json.dumps(past) + "\n" for past in curve).encode()
+        on_first_rank(write_atomically, folder / "log.jsonl", log)
         print(epoch_line(curve[-1], hp), flush=True)
         warn_at_chance(curve, task, hp)
         schedule.on_epoch(train["loss"])
@@ -571,6 +675,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         "epoch_seconds": round(curve[-1]["seconds"] / hp["epochs"], 2),
         "peak_gb": peak_gb(device),
         "device": device_name(device),
+        "ranks": ranks(),
         "amp": "bf16" if use_bf16(args.amp, device) else "off",
     }
 
@@ -579,14 +684,18 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 def evaluate(model, task, split, loss_fn, autocast, args, stop):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
-    totals = {}
-    for batch in tqdm(task.evaluation_batches(split), split, leave=False, disable=None):
+    totals, stopped = {}, False
+    batches = task.evaluation_batches(split, rank=rank(), ranks=ranks())
+    for batch in tqdm(batches, split, leave=False, disable=no_bar()):
         with autocast:
             loss, metrics = loss_fn(model, batch)
         add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
-        if stop or time.monotonic() > args.deadline:  # the checkpoint before this evaluation stands
-            raise Interrupted(f"stopped while evaluating on {split}; the same command continues")
-    return {name: mean(total) for name, total in totals.items()}
+        stopped = bool(stop) or time.monotonic() > args.deadline
+        if stopped:
+            break
+    if any_rank(stopped)[0]:  # the checkpoint before this evaluation stands
+        raise Interrupted(f"stopped while evaluating on {split}; the same command continues")
+    return {name: mean(total) for name, total in sum_totals(totals).items()}
 
 
 def add_up(totals, metrics):
@@ -599,6 +708,11 @@ def add_up(totals, metrics):
 
 def mean(total):
     return float(total[0]) / max(1.0, float(total[1]))
+
+
+def no_bar():
+    """tqdm's `disable`: a bar on a terminal (None), none on the other ranks."""
+    return True if rank() else None
 
 
 def learning_rate(optimizer):
@@ -639,14 +753,31 @@ def warn_at_chance(curve, task, hp):
 
 
 @contextlib.contextmanager
-def out_of_memory_advice(batch_size, micro_batch):
+def out_of_memory_advice(model, batch_size, micro_batch):
     try:
         yield
     except torch.OutOfMemoryError:
-        size = max(1, (micro_batch or batch_size) // 2)
+        part = micro_batch or math.ceil(batch_size / ranks())
+        advice = f"continue with --micro-batch {part // 2} (the result is the same)"
+        if part == 1:
+            advice = "a single example does not fit, use a device with more memory"
+        elif batch_normed(model):
+            advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
+        raise UserError(f"out of memory on the device; {advice}") from None
+
+
+def batch_normed(model):
+    """Whether some norm of the model (models.Norm, which has a `kind`) looks across examples."""
+    return any(getattr(module, "kind", None) == "batch" for module in model.modules())
+
+
+def require_splittable(model, batch_size, micro_batch):
+    """Raise UserError where --micro-batch would not be the same mathematics."""
+    if batch_normed(model) and micro_batch and micro_batch < batch_size:
         raise UserError(
-            f"out of memory on the device; continue with --micro-batch {size} (the result is the same)"
-        ) from None
+            "--micro-batch would change this model: its batch normalisation needs the whole batch at once; "
+            "leave the flag out, share the batch between GPUs with torchrun, or give a smaller --batch-size"
+        )
 
 
 def catch_sigterm():
@@ -742,6 +873,10 @@ def run_name(identity):
 def open_run(out, identity, fresh=False):
     """The folder of this run, or None when its record exists already. Refuses a folder that holds
     another identity."""
+    return on_first_rank(claim_folder, out, identity, fresh)
+
+
+def claim_folder(out, identity, fresh):
     name = run_name(identity)
     folder = out / name
     if not fresh:
@@ -811,7 +946,11 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
 
 def record(args, folder, identity, result, budget, source):
     """Append the finished run to OUT/results.jsonl, one line, and drop last.pt: best.pt and the record
-    are kept."""
+    are kept. -> the line, a dict."""
+    return on_first_rank(write_record, args, folder, identity, result, budget, source)
+
+
+def write_record(args, folder, identity, result, budget, source):
     commit, dirty = git_state()
     line = {
         **identity,

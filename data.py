@@ -87,17 +87,35 @@ class Batch(NamedTuple):
         None  # ... real positions in the whole global batch: what losses are divided by
     )
 
+    def cut(self, start, stop):
+        """Examples start to stop, never inside a pair. A part keeps the counts of the whole, so that the
+        losses of the parts add up to the loss of the batch."""
+        rows = slice(start * self.docs, stop * self.docs)
+        cut = {
+            k: getattr(self, k)[rows]
+            for k in ("tokens", "mask", "target", "selected")
+            if getattr(self, k) is not None
+        }
+        return self._replace(label=self.label[start:stop], **cut)
+
     def parts(self, size):
-        """The batch cut into batches of at most `size` examples, never inside a pair. Sums of losses
-        stay the same because every part keeps the counts of the whole."""
+        """The batch cut into batches of at most `size` examples."""
         for i in range(0, len(self.label), size):
-            rows = slice(i * self.docs, (i + size) * self.docs)
-            cut = {
-                k: getattr(self, k)[rows]
-                for k in ("tokens", "mask", "target", "selected")
-                if getattr(self, k) is not None
-            }
-            yield self._replace(label=self.label[i : i + size], **cut)
+            yield self.cut(i, i + size)
+
+    def share(self, rank, ranks):
+        """What process `rank` of `ranks` computes of this batch."""
+        start, stop, copies = share_of(len(self.label), rank, ranks)
+        return self.cut(start, stop)._replace(
+            examples=copies * self.examples, positions=copies * self.positions
+        )
+
+
+def share_of(n, rank, ranks):
+    """(start, stop, copies): the examples of a batch of n that process `rank` of `ranks` computes, and how
+    many processes compute the same ones. A batch smaller than `ranks` is computed whole by every one, and
+    counted for a part of it, because an empty share would leave the others waiting."""
+    return (0, n, ranks) if n < ranks else (rank * n // ranks, (rank + 1) * n // ranks, 1)
 
 
 @dataclass
@@ -152,30 +170,35 @@ class Task:
             return [batches[i] for i in torch.randperm(len(batches), generator=order)]
         return list(index.split(batch_size))
 
-    def training_batches(self, plan, noise, epoch):
-        """Augmented (and corrupted) batches of a plan. `noise` is a generator on the data's device;
-        with colour augmentation each image draws from its own stream (seed, epoch, index) instead,
-        whoever computes it."""
-        if self.rgb is None:
-            gathered = (self.gather("train", index) for index in plan)
+    def training_batches(self, plan, noise, epoch, rank=0, ranks=1):
+        """Augmented (and corrupted) batches of a plan; of each, the share of process `rank` of `ranks`.
+
+        `noise` is a generator on the data's device. All ranks draw for the whole batch and then take their
+        share, so that their number does not change what is drawn. With colour augmentation, which costs
+        most, each image draws from its own stream (seed, epoch, index) instead, and only on its own rank.
+        """
+        if self.rgb is not None:
+            batches = augmented_images(self, plan, epoch, rank, ranks)
         else:
-            gathered = augmented_images(self, plan, epoch)
-        for batch in gathered:
+            batches = (self.gather("train", index) for index in plan)
+        for batch in batches:
             for transform in self.transforms:
                 batch = transform(batch, noise)
-            yield batch
+            yield batch if self.rgb is not None or ranks == 1 else batch.share(rank, ranks)
 
-    def evaluation_batches(self, split, positions=1 << 16):
+    def evaluation_batches(self, split, positions=1 << 16, rank=0, ranks=1):
         """Clean batches of about `positions` padded positions each, shortest documents first: hardly
-        any padding."""
+        any padding. Each of `ranks` processes gets every ranks-th."""
         lengths = self.lengths[split]
-        index = lengths.argsort(stable=True)
+        index, plan = lengths.argsort(stable=True), []
         while len(index):
             # Lengths ascend, so the first n cost n * lengths[n - 1]: take the largest n that fits.
             cost = torch.arange(1, len(index) + 1) * self.padded(lengths[index]) * self.docs
             n = max(1, int((cost <= positions).sum()))
-            yield self.gather(split, index[:n])
+            plan.append(index[:n])
             index = index[n:]
+        for index in plan[rank::ranks]:
+            yield self.gather(split, index)
 
     def padded(self, lengths):
         """Lengths rounded up to a multiple of 64, so that batches come in few shapes."""
@@ -1209,20 +1232,22 @@ class AugmentedImages(torch.utils.data.Dataset):
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 
 
-def augmented_images(task, plan, epoch):
-    """Batches of a plan with paper A's augmentation, computed by worker processes ahead of the training
-    step."""
-    items = [[(epoch, int(i)) for i in index] for index in plan]
-    workers = max(1, min(8, (os.cpu_count() or 1) - 1))
+def augmented_images(task, plan, epoch, rank=0, ranks=1):
+    """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker
+    processes ahead of the training step."""
+    shares = [share_of(len(index), rank, ranks) for index in plan]
+    items = [[(epoch, int(i)) for i in index[start:stop]] for index, (start, stop, _) in zip(plan, shares)]
+    workers = max(1, min(8, (os.cpu_count() or 1) // ranks - 1))
     loader = torch.utils.data.DataLoader(
         AugmentedImages(task.rgb, task.seed), batch_sampler=items, num_workers=workers, prefetch_factor=8
     )
     device = task.train.tokens.device
-    for index, pixels in zip(plan, loader):
+    for index, (start, stop, copies), pixels in zip(plan, shares, loader):
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
         mask = torch.ones_like(tokens, dtype=torch.bool)
-        label = task.train.label[index.to(device)]
-        yield Batch(tokens, mask, label, examples=len(index), positions=mask.sum())
+        label, examples = task.train.label[index[start:stop].to(device)], copies * len(index)
+        positions = torch.full((), examples * mask.shape[1], device=device)
+        yield Batch(tokens, mask, label, examples=examples, positions=positions)
 
 
 def flip_images(batch, noise):

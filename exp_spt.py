@@ -645,7 +645,7 @@ def pretrain(args, task, cell, hp, budget, seed):
     # For exp_kernels, which draws the kernels of Figure 4: how the model in best.pt is built.
     state = common.load_checkpoint(folder / "best.pt", "cpu")
     state["arguments"] = arguments(task, cell, hp, pretraining=True)
-    common.save_checkpoint(folder / "best.pt", state)
+    common.on_first_rank(common.save_checkpoint, folder / "best.pt", state)
     result["train_curve"] = curve(folder)
     common.record(args, folder, identity, result, budget, task.source)
     return folder

@@ -120,11 +120,19 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
 # ---------------------------------------------------------------------------------------- no memory, no data
 
 
-def test_out_of_memory_names_a_micro_batch_that_halves_it():
-    for batch, micro, advised in ((16, None, 8), (16, 8, 4), (1, None, 1)):
-        with pytest.raises(common.UserError, match=f"--micro-batch {advised} "):
-            with common.out_of_memory_advice(batch, micro):
-                raise torch.OutOfMemoryError("CUDA out of memory")
+@pytest.mark.parametrize(
+    "norm, batch, micro, advice",
+    [
+        ("layer", 16, None, "--micro-batch 8 "),
+        ("layer", 16, 8, "--micro-batch 4 "),
+        ("layer", 1, None, "a single example"),
+        ("batch", 16, None, "torchrun"),  # its mathematics cannot be cut into parts
+    ],
+)
+def test_out_of_memory_names_what_helps(norm, batch, micro, advice):
+    with pytest.raises(common.UserError, match=advice):
+        with common.out_of_memory_advice(models.Norm(norm, 4), batch, micro):
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_data_that_vanishes_or_is_the_folder_itself_is_named(tmp_path, monkeypatch):

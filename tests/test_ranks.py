@@ -1,0 +1,189 @@
+"""Several processes (torchrun) and parts of batches (--micro-batch) against one process. pytest
+tests/test_ranks.py"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import common
+import data
+import models
+
+ROOT = Path(__file__).parent.parent
+RECIPE = {"lr": 1e-2, "weight_decay": 0.1, "batch_size": 5, "clip": 1.0}
+
+
+def text():
+    """Conv, classification and denoising; the last batch of an epoch has one example for two ranks."""
+    task = data.load("text", "unused", denoise=True, limit=46, smoke=True)
+    model = models.SequenceModel("conv", 2, 16, task.vocab, 2, denoise=True, d_hidden=24, kernel=5)
+    return task, model, common.multitask_loss
+
+
+def retrieval():
+    """Pairs of documents: no rank gets half a pair."""
+    task = data.load("retrieval", "unused", limit=46, smoke=True)
+    model = models.SequenceModel("conv", 2, 16, task.vocab, 2, docs=2, d_hidden=24, kernel=5)
+    return task, model, common.classify_loss
+
+
+def s4():
+    """Batch norm, whose statistics run over the global batch; lengths differ, so the ranks' counts do too."""
+    task = data.load("listops", "unused", limit=46, smoke=True)
+    model = models.SequenceModel("s4", 2, 16, task.vocab, 10, d_state=8, max_length=2000, norm="batch")
+    return task, model, common.classify_loss
+
+
+CASES = {"text": text, "retrieval": retrieval, "s4": s4}
+
+
+def train(case, folder, micro_batch=None, epochs=2):
+    """20 steps in float64, so that only differences in the mathematics show -> (losses of the steps, what
+    fit returns, the trained parameters)."""
+    torch.manual_seed(0)
+    task, model, loss_fn = CASES[case]()
+    args = argparse.Namespace(
+        device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=micro_batch
+    )
+    args.deadline = float("inf")
+    losses, whole = [], common.sum_gradients
+
+    def watched(model, loss):
+        loss = whole(model, loss)
+        losses.append(float(loss))
+        return loss
+
+    common.sum_gradients = watched
+    try:
+        folder.mkdir(exist_ok=True)
+        result = common.fit(model.double(), task, loss_fn, RECIPE | {"epochs": epochs}, args, folder)
+    finally:
+        common.sum_gradients = whole
+    return losses, result, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def one_of_two(rank, port, case, folder):
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common.join_ranks(argparse.ArgumentParser(), "cpu")
+    torch.save(train(case, folder / "shared"), folder / f"{rank}.pt")
+
+
+def free_port():
+    import socket
+
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_train_as_one_process(case, tmp_path):
+    context, port = multiprocessing.get_context("spawn"), free_port()
+    processes = [context.Process(target=one_of_two, args=(r, port, case, tmp_path)) for r in (0, 1)]
+    for process in processes:
+        process.start()
+    losses, result, parameters = train(case, tmp_path / "alone")
+    for process in processes:
+        process.join(120)
+        assert process.exitcode == 0
+    (first, theirs, weights), (second, others, _) = (torch.load(tmp_path / f"{r}.pt") for r in (0, 1))
+    assert len(losses) == 20 and first == second and theirs["test_acc"] == others["test_acc"]
+    assert first == pytest.approx(losses, rel=1e-5)
+    for name, p in parameters.items():
+        torch.testing.assert_close(weights[name], p, rtol=1e-5, atol=1e-8)
+    assert theirs["test_acc"] == pytest.approx(result["test_acc"], abs=1e-12)
+    assert theirs["train_acc"] == pytest.approx(result["train_acc"], abs=0.03)  # one example counts twice
+    assert theirs["ranks"] == 2 and result["ranks"] == 1
+
+
+@pytest.mark.parametrize("case", ["text", "retrieval"])
+def test_micro_batches_train_as_whole_batches(case, tmp_path):
+    losses, result, _ = train(case, tmp_path / "whole")
+    in_parts, same, _ = train(case, tmp_path / "parts", micro_batch=2)
+    assert in_parts == pytest.approx(losses, rel=1e-5) and len(losses) == 20
+    assert same["test_acc"] == pytest.approx(result["test_acc"], abs=1e-12)
+
+
+def test_micro_batches_are_refused_where_a_norm_looks_across_examples(tmp_path):
+    with pytest.raises(common.UserError, match="leave the flag out"):
+        train("s4", tmp_path / "parts", micro_batch=2)
+    train("s4", tmp_path / "whole", micro_batch=5, epochs=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shares_cover_a_batch_once(n, ranks):
+    shares = [data.share_of(n, rank, ranks) for rank in range(ranks)]
+    times = torch.zeros(n)
+    for start, stop, copies in shares:
+        assert stop > start  # an empty share would leave the others waiting
+        times[start:stop] += 1 / copies
+    torch.testing.assert_close(times, torch.ones(n))
+
+
+def test_augmented_images_are_the_same_whoever_computes_them():
+    rgb = torch.randint(256, (7, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    task = replace(data.load("image", "unused", augment="none", limit=7, smoke=True), rgb=rgb.numpy())
+    plan = [torch.tensor([3, 1, 0, 5]), torch.tensor([6])]
+    whole = list(task.training_batches(plan, None, epoch=2))
+    for batches in zip(whole, *(task.training_batches(plan, None, 2, rank, 2) for rank in (0, 1))):
+        batch, *shares = batches
+        shares = shares[:1] if len(batch.label) == 1 else shares
+        assert torch.equal(batch.tokens, torch.cat([share.tokens for share in shares]))
+        assert torch.equal(batch.label, torch.cat([share.label for share in shares]))
+        copies = 2 if len(batch.label) == 1 else 1
+        assert all(share.examples == copies * len(batch.label) for share in shares)
+        assert all(share.positions == copies * batch.positions for share in shares)
+
+
+def test_ranks_share_an_evaluation():
+    task = data.load("text", "unused", smoke=True)
+    whole = list(task.evaluation_batches("test", positions=3000))
+    shares = [list(task.evaluation_batches("test", positions=3000, rank=r, ranks=3)) for r in range(3)]
+    assert sum(len(share) for share in shares) == len(whole) > 3 and len(shares[0]) > 1
+    assert all(torch.equal(batch.tokens, shares[i % 3][i // 3].tokens) for i, batch in enumerate(whole))
+
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+ONE_CELL = [str(ROOT / "exp_locality.py"), "--task", "text", "--kernel", "5", "--smoke", "--amp", "off"]
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
+    """Both ranks write one record and print once; its accuracy is that of a run in one process."""
+    command = [*TORCHRUN, str(free_port()), *ONE_CELL, "--out", str(tmp_path / "two"), "--epochs", "6"]
+    process = subprocess.Popen(
+        command, env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("two/*/log.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode != 0 and "the same command continues" in err
+    assert list(tmp_path.glob("two/*/last.pt")) and not (tmp_path / "two" / "results.jsonl").exists()
+
+    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "continuing at epoch" in done.stdout and done.stdout.count("at the best validation epoch") == 1
+    command = [sys.executable, *ONE_CELL, "--out", str(tmp_path / "one"), "--epochs", "6"]
+    subprocess.run(command, env=ONE_THREAD, check=True, capture_output=True, timeout=240)
+    two, one = (
+        [json.loads(line) for line in (tmp_path / name / "results.jsonl").read_text().splitlines()]
+        for name in ("two", "one")
+    )
+    assert len(two) == len(one) == 1 and (two[0]["ranks"], one[0]["ranks"]) == (2, 1)
+    assert two[0]["run"] == one[0]["run"]  # how many ranks computed it is not part of what it is
+    assert two[0]["test_acc"] == pytest.approx(one[0]["test_acc"], abs=0.03)
