@@ -416,36 +416,51 @@ def power_table(log_radius, angle, exponents):
 
 
 @full_precision
-def diagonal_scan(real, imag, log_radius, angle):
+def diagonal_scan(v, log_radius, angle, bidirectional=False):
     """x_t = exp(log_radius + i angle) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once.
 
-    v = (real, imag), each (P, B, L); log_radius, angle (P,) -> x as a pair of (P, B, L).
-    The recurrence is a lower triangular Toeplitz matrix. In blocks of T = sqrt(L) positions it is a matrix
-    product inside the blocks and one between them: O(P B L sqrt(L)) operations at the speed of matrix
-    products, no power of a pole but decaying ones, no FFT, no complex number.
+    v (2, P, B, L): real and imaginary parts; log_radius, angle (P,) -> x (2, P, B, L), or, bidirectional,
+    (4, P, B, L): then the same recurrence from the end, x_t = pole x_(t+1) + v_t.
+    The recurrence is a triangular Toeplitz matrix. In blocks of T positions it is a matrix product inside
+    the blocks, and between them the same recurrence again, T times shorter: O(P B L T) operations at the
+    speed of matrix products, no power of a pole but decaying ones, no FFT, no complex number.
     """
-    P, B, L = real.shape
-    T = 1 << math.ceil(math.log2(L) / 2)
+    _, P, B, L = v.shape
+    T, rows = min(32, L), 4 if bidirectional else 2
     blocks = math.ceil(L / T)
-    steps = torch.arange(T + 1, device=angle.device, dtype=angle.dtype)
-    powers = power_table(log_radius, angle, steps)
-    jumps = power_table(log_radius, angle, T * steps[: blocks - 1])
+    powers = power_table(log_radius, angle, torch.arange(T + 1, device=angle.device, dtype=angle.dtype))
 
     def toeplitz(row):  # (P, T) -> (P, T, T) with [s, t] = row[t - s], zero below the diagonal
-        return F.pad(row, (row.shape[1] - 1, 0)).unfold(1, row.shape[1], 1).flip(1)
+        return F.pad(row, (T - 1, 0)).unfold(1, T, 1).flip(1)
 
     def real_form(a, b):  # [x, y] @ this = [x a - y b, x b + y a], the complex product for row vectors
         return torch.cat([torch.cat([a, b], 2), torch.cat([-b, a], 2)], 1)
 
-    v = [F.pad(part, (0, blocks * T - L)).reshape(P, B * blocks, T) for part in (real, imag)]
-    # What a block leaves behind if it starts from nothing, then what reaches the start of each block.
-    left = torch.bmm(torch.cat(v, 2), real_form(*(part[:, :T].flip(1).unsqueeze(2) for part in powers)))
-    left = left.view(P, B, blocks, 2).movedim(3, 2).reshape(P, B, 2 * blocks)
-    carry = torch.bmm(left, real_form(*(toeplitz(F.pad(part, (1, 0))) for part in jumps)))
-    carry = [part.reshape(P, B * blocks, 1) for part in carry.split(blocks, 2)]
-    inside = [torch.cat([toeplitz(part[:, :T]), part[:, None, 1:]], 1) for part in powers]  # (P, T + 1, T)
-    x = torch.bmm(torch.cat([v[0], carry[0], v[1], carry[1]], 2), real_form(*inside))
-    return tuple(part.reshape(P, B, blocks * T)[..., :L] for part in x.split(T, 2))
+    inside = [toeplitz(part[:, :T]) for part in powers]
+    if bidirectional:
+        inside = torch.cat([real_form(*inside), real_form(*(part.mT for part in inside))], 2)
+    else:
+        inside = real_form(*inside)
+    if L % T:
+        v = F.pad(v, (0, -L % T))
+    v = v.view(2, P, B * blocks, T).permute(1, 2, 0, 3).reshape(P, B * blocks, 2 * T)
+    x = torch.bmm(v, inside)  # if every block started from nothing
+    if blocks > 1:
+        # What a block leaves behind, at its last position (from the end: its first), for the next one.
+        ends = x.view(P, B, blocks, rows, T).permute(3, 0, 1, 2, 4)
+        left = ends[:2, ..., -1]
+        if bidirectional:
+            left = torch.cat([left, ends[2:, ..., 0].flip(-1)], 2)
+        carry = F.pad(diagonal_scan(left, T * log_radius, T * angle)[..., :-1], (1, 0))
+        if bidirectional:
+            carry = torch.cat([carry[:, :, :B], carry[:, :, B:].flip(-1)])
+        carry = carry.reshape(rows, P, B * blocks).permute(1, 2, 0)  # (P, B blocks, rows)
+        onward = real_form(*(part[:, None, 1:] for part in powers))  # (P, 2, 2 T)
+        if bidirectional:
+            back = real_form(*(part[:, None, 1:].flip(2) for part in powers))
+            onward = torch.cat([F.pad(onward, (0, 2 * T)), F.pad(back, (2 * T, 0))], 1)
+        x = torch.baddbmm(x, carry, onward)
+    return x.view(P, B, blocks, rows, T).permute(3, 0, 1, 2, 4).reshape(rows, P, B, blocks * T)[..., :L]
 
 
 def state_space(u, pole, B, C, bidirectional):
@@ -456,13 +471,10 @@ def state_space(u, pole, B, C, bidirectional):
     """
     batch, L, H = u.shape
     v = (torch.cat(B) @ u.reshape(-1, H).T).view(2, -1, batch, L)
-    if bidirectional:
-        v = torch.cat([v, v.flip(-1)], 2)
-    x = diagonal_scan(v[0], v[1], *pole)
-    if bidirectional:
-        x = [torch.cat([part[:, :batch], part[:, batch:].flip(-1)]) for part in x]
-    states = torch.cat([part.reshape(len(part), -1) for part in x])  # (2 P or 4 P, B L)
-    return (states.T @ torch.cat([C[0], -C[1]], 1).T).view(batch, L, -1)
+    states = diagonal_scan(v, *pole, bidirectional).reshape(-1, batch * L)  # (2 P or 4 P, B L)
+    # Per direction real parts, then imaginary ones.
+    C = torch.stack([part.unflatten(1, (-1, len(pole[0]))) for part in (C[0], -C[1])], 2).flatten(1)
+    return (states.T @ C.T).view(batch, L, -1)
 
 
 @full_precision
@@ -697,13 +709,15 @@ class Attention(nn.Module):
         self.register_buffer("theta", theta, persistent=False)
 
     def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        qkv = self.qkv_linear(x).unflatten(-1, (3, -1)).movedim(2, 0)  # (3, B, L, D)
+        D = x.shape[-1]
+        qk, v = self.qkv_linear(x).split((2 * D, D), -1)
+        qk = qk.unflatten(-1, (2, D)).transpose(1, 2)  # (B, 2, L, D): q and k turn together
         if self.rotary == "full":
-            qkv = torch.cat([rotate(qkv[:2], self.theta), qkv[2:]])
-        qkv = qkv.unflatten(-1, (self.heads, -1)).transpose(2, 3)  # (3, B, heads, L, D / heads)
+            qk = rotate(qk, self.theta)
+        qk, v = (z.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for z in (qk, v))
         if self.rotary == "heads":
-            qkv = torch.cat([rotate(qkv[:2], self.theta), qkv[2:]])
-        q, k, v = qkv
+            qk = rotate(qk, self.theta)
+        q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
         if self.window is not None:
             y = local_attention(q, k, v, mask, self.window, self.causal)
         elif self.causal:  # padding is a suffix: no real position sees it
@@ -902,7 +916,8 @@ class KernelBlock(ResidualBlock):
         forward, *backward = self.kernel(L)
         # The skip connection is a tap at lag 0: there it costs no pass over the sequence.
         forward = forward + F.pad(self.skip_weight.unsqueeze(1), (0, L - 1))
-        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2)
+        # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
+        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
         y = self.drop(F.gelu(self.drop(y)))
         return F.glu(self.output_linear(y))
 
@@ -1107,7 +1122,7 @@ class S5Block(ResidualBlock):
                     and none
     dt_global       the same for log_step
     Both directions share all but C and both include position t. GELU in its tanh form, dropout tied over
-    time, dense layers LeCun normal, all as in the authors' JAX code. O(P L (sqrt(L) + H)). Source: Smith et
+    time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H). Source: Smith et
     al. 2022; lindermanlab/S5. deviation: the authors' code decays norms and biases too; ours leaves that to
     the recipe of the run.
     """
@@ -1173,7 +1188,7 @@ class LRUBlock(ResidualBlock):
     max_phase; gamma_log = log sqrt(1 - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in
     each part. d_state is N; no conjugate pairs. causal=True is minimal-LRU; otherwise two directions as in
     S5, C of 2 N columns. ssm_lr is that of nu, theta, gamma and B, which do not decay. GELU in its tanh form,
-    dense layers LeCun normal. O(N L (sqrt(L) + H)). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
+    dense layers LeCun normal. O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
     """
 
     def __init__(
