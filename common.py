@@ -128,7 +128,7 @@ def add_common_flags(parser, tasks):
         "--limit",
         type=positive_int,
         metavar="N",
-        help="train on N examples only, nested subsets of one permutation",
+        help="train on N examples only (nested subsets), validate on at most N, test on all",
     )
     what.add_argument("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     what.add_argument(

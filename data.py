@@ -1409,7 +1409,8 @@ def load(
     denoise     corrupt training batches for paper A's denoising loss (the texts)
     levels      Pathfinder: train on "all" three difficulties (paper A) or on "hard" alone
     limit       keep that many training examples, the first of one fixed permutation, so that smaller sets
-                are nested
+                are nested; and no more validation examples than those, or watching a reduced run would cost
+                more than training it. The test set stays whole
     max_length  cut documents after that many bytes
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
     seed        of the per-image augmentation streams
@@ -1439,7 +1440,9 @@ def load(
             )
         kept = fixed_order(n)[:limit]
         rgb = None if task.rgb is None else task.rgb[kept.numpy()]
-        task = replace(task, train=select(task.train, kept, task.docs), rgb=rgb)
+        watched = fixed_order(len(task.val.label))[:limit] if limit < len(task.val.label) else None
+        val = task.val if watched is None else select(task.val, watched, task.docs)
+        task = replace(task, train=select(task.train, kept, task.docs), val=val, rgb=rgb)
     transforms = []
     if name == "listops" and augment == "paper":
         transforms.append(

@@ -85,6 +85,8 @@ def test_smaller_limits_are_nested_and_too_large_ones_are_refused():
     documents = [[bytes(d) for d in np.split(t.train.tokens.numpy(), t.train.offsets[1:-1])] for t in tasks]
     assert documents[0] == documents[1][:20]
     assert torch.equal(tasks[0].train.label, tasks[1].train.label[:20])
+    assert [len(t.val.label) for t in tasks] == [20, 50] and len(tasks[0].test.label) > 50
+    assert torch.equal(tasks[0].val.label, tasks[1].val.label[:20])
     with pytest.raises(data.DataError, match="more than the 512"):
         data.load("text", "unused", smoke=True, limit=513)
     with pytest.raises(data.DataError, match="listops cannot be cut"):
