@@ -1,9 +1,6 @@
-"""exp_locality.py: Table 1, its sizes, its report; README's commands. pytest tests/test_locality.py"""
+"""exp_locality.py: Table 1, its sizes, its report. pytest tests/test_locality.py"""
 
-import importlib
 import json
-import re
-import shlex
 import subprocess
 import sys
 import time
@@ -99,52 +96,3 @@ def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):
     assert "test accuracy" in out and len((tmp_path / "runs" / "results.jsonl").read_text().splitlines()) == 1
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "is done" in again and "epoch" not in again.split("is done")[0]
-
-
-def readme_commands():
-    """Every `python <script>.py ...` of README, in fenced blocks and in backticks, as (script, argv)."""
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```(?:bash|sh)\n(.*?)```", text, re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += re.findall(r"`(python \w+\.py[^`]*)`", text)
-    found = [re.search(r"(?:^|\s)python (\w+)\.py(.*)", re.sub(r"\s+#.*", "", line)) for line in lines]
-    return sorted({(m[1], *shlex.split(m[2])) for m in found if m})
-
-
-def test_readme_quotes_a_command_of_every_script():
-    scripts = {"data", "bench", *(path.stem for path in ROOT.glob("exp_*.py"))}
-    assert scripts == {command[0] for command in readme_commands()}
-
-
-def test_readme_shows_what_the_recorded_results_say(tmp_path, capsys):
-    files = sorted(map(str, (ROOT / "results").glob("*.jsonl")))
-    records = common.read_records(map(Path, files))
-    assert records and not any(r["smoke"] or r["dirty"] for r in records)
-    exp_locality.main(["--report", *files, "--out", str(tmp_path)])
-    reduced = capsys.readouterr().out.split("### Table 1 at reduced budgets")[1]
-    table = [line for line in reduced.splitlines() if line.startswith("|")]
-    assert len(table) > 2 and "\n".join(table) in (ROOT / "README.md").read_text()
-
-
-class Reached(Exception):
-    """The command line was understood: the script asks for data."""
-
-
-@pytest.mark.parametrize("command", readme_commands(), ids=" ".join)
-def test_every_command_in_the_readme_parses(command, tmp_path, monkeypatch, capsys):
-    script, *argv = command
-    module = importlib.import_module(script)
-
-    def reached(*args, **kwargs):
-        raise Reached
-
-    monkeypatch.chdir(tmp_path)
-    for name in ("load", "fetch_retrieval", "show"):
-        monkeypatch.setattr(data, name, reached)
-    if script == "bench":
-        monkeypatch.setattr(module, "PARTS", dict.fromkeys(module.PARTS, reached))
-    if "--report" in argv or "--check" in argv:
-        module.main(argv)
-    else:
-        with pytest.raises(Reached):
-            module.main(argv)
