@@ -35,6 +35,7 @@ import math
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 # ------------------------------------------------------------------------------------------ small parts
 
@@ -1312,40 +1313,61 @@ class MegaBlock(nn.Module):
         return x if self.prenorm else self.norm(x, mask)
 
     def attend(self, q, k, v, keys):
-        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E)."""
+        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E).
+
+        In pieces of so many queries that memory stays small; their scores are made again for the gradient.
+        """
         B, L, _ = q.shape
         if self.chunk:
             pad = -L % self.chunk
             q, k, v = (F.pad(x, (0, 0, 0, pad)).reshape(-1, self.chunk, x.shape[2]) for x in (q, k, v))
             keys = F.pad(keys, (0, pad)).reshape(-1, self.chunk)
-        allowed = keys.unsqueeze(1)  # (B, 1 or c, c)
+        rows = self.rows_at_once(keys)
+        if rows >= keys.shape[1]:
+            y = self.attend_rows(q, k, v, keys)
+        else:
+            again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+            parts = enumerate(q.split(rows, 1))
+            y = torch.cat([again(self.attend_rows, part, k, v, keys, rows * i) for i, part in parts], 1)
+        return y.reshape(B, -1, y.shape[-1])[:, :L]
+
+    @staticmethod
+    def rows_at_once(keys):
+        """All, unless all scores would take 64 MB (GPU: 1 GB); pieces pay for the second making of theirs
+        by fitting into a CPU's cache."""
+        most = 1 << (24 if keys.device.type == "cpu" else 28)
+        return keys.shape[1] if keys.numel() * keys.shape[1] < most else 256
+
+    def attend_rows(self, q, k, v, keys, first=0):
+        """attend() for the queries q (B, rows, Z) at positions first, first + 1, ... -> (B, rows, E)."""
+        rows, L = q.shape[1], k.shape[1]
+        allowed = keys.unsqueeze(1)  # (B, 1 or rows, L)
         if self.causal:
-            allowed = allowed & torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()
-        bias = self.relative_bias_matrix(q.shape[1])
+            allowed = allowed & torch.ones(rows, L, dtype=torch.bool, device=q.device).tril(first)
+        bias = self.relative_bias_matrix(L, first, rows)
         if self.attention == "softmax":
             # A chunk of nothing but padding: some kernels answer a row without any key with NaN.
             allowed = allowed | ~allowed.any(-1, keepdim=True)
             bias = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
             q, k, v, bias = (x.unsqueeze(1) for x in (q, k, v, bias))
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
-        else:
-            scores = at_least_float32(q @ k.mT) / allowed.sum(-1, keepdim=True).clamp(min=1) + bias
-            weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
-            y = (weights * allowed).to(v.dtype) @ v
-        return y.reshape(B, -1, y.shape[-1])[:, :L]
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
+        scores = at_least_float32(q @ k.mT) / allowed.sum(-1, keepdim=True).clamp(min=1) + bias
+        weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
+        return (weights * allowed).to(v.dtype) @ v
 
-    def relative_bias_matrix(self, L):
-        """bias[i, j] that depends on j - i only, (L, L)."""
+    def relative_bias_matrix(self, L, first=0, rows=None):
+        """bias[i, j] that depends on j - i only: (rows, L), i from first on, by default all L."""
+        rows = rows or L - first
         if self.bias == "rotary":
             # Half-split rotary of two learned vectors; the order of the pairs is a matter of naming.
             theta = rotary_frequencies(self.relative_bias.shape[1]).to(self.relative_bias)
-            first, second = rotate(self.relative_bias.unsqueeze(1).expand(-1, L, -1), theta)
-            return first @ second.T
+            left, right = rotate(self.relative_bias.unsqueeze(1).expand(-1, L, -1), theta)
+            return left[first : first + rows] @ right.T
         if L > self.max_length:
             raise ValueError(f"MEGA was built for sequences of at most {self.max_length} positions; got {L}")
         # Row i is the window of the vector that starts at max_length - 1 - i.
-        rows = self.relative_bias[self.max_length - L : self.max_length + L - 1].unfold(0, L, 1)
-        return rows.flip(0)
+        start = self.max_length - first - rows
+        return self.relative_bias[start : start + rows + L - 1].unfold(0, L, 1).flip(0)
 
     def drop(self, x):
         return F.dropout(x, self.dropout, self.training)
@@ -1374,7 +1396,7 @@ PAIRS = {
 }
 
 CHOICES = {
-    "block": tuple(BLOCKS),
+    "block": BLOCKS,  # a script may enter blocks of its own
     "input": ("tokens", "pixels"),
     "position": ("none", "rotary", "rotary-heads", "sinusoidal", "learned"),
     "head": ("linear", "mlp"),

@@ -429,6 +429,29 @@ def test_mega_is_its_equations(attention, chunk, causal):
     assert error(got[:, :10], want[:, :10]) < 1e-10
 
 
+@pytest.mark.parametrize(
+    "attention, bias", [("softmax", "simple"), ("softmax", "rotary"), ("laplace", "simple")]
+)
+@pytest.mark.parametrize("causal", [False, True])
+def test_mega_in_pieces_is_mega_as_a_whole(attention, bias, causal, monkeypatch):
+    """Long sequences attend a few queries at a time: same result, same gradients."""
+    torch.manual_seed(0)
+    block = models.MegaBlock(4, 6, 8, 2, 16, attention, bias, causal=causal).double()
+    with torch.no_grad():
+        for p in block.parameters():
+            p.normal_()
+    x, mask = randn(2, 13, 4), torch.arange(13) < torch.tensor([[13], [9]])
+    results = []
+    for rows in (13, 5):
+        monkeypatch.setattr(block, "rows_at_once", lambda keys, rows=rows: rows)
+        block.zero_grad()
+        y = block(x, mask)[mask]
+        y.square().sum().backward()
+        results.append([y.detach(), *(p.grad for p in block.parameters())])
+    for whole, pieces in zip(*results):
+        assert error(pieces, whole) < 1e-12
+
+
 def test_mega_rotary_bias_depends_on_the_distance_only():
     block = models.MegaBlock(4, 6, 8, bias="rotary")
     bias = block.relative_bias_matrix(20)
