@@ -249,7 +249,7 @@ def test_sgconv_kernel_is_the_hand_built_one():
     ).abs().max() < 1e-6  # unit norm over the full length at the start
 
 
-@pytest.mark.parametrize("length", [1, 2, 31, 64, 100])
+@pytest.mark.parametrize("length", [1, 2, 31, 64, 100, 1100])
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_s5_and_lru_are_their_loops(length, bidirectional):
     batch, H, P = 2, 3, 4
@@ -313,6 +313,20 @@ def test_gmlp_starts_close_to_the_identity():
     block, x = models.GMLPBlock(32, 64, max_length=1024), randn(1, 1024, 32, dtype=torch.float32)
     change = (block(x, torch.ones(1, 1024, dtype=torch.bool)) - x) - block.output_linear.bias
     assert 0 < change.square().mean().sqrt() < 1e-3
+
+
+def test_gmlp_keeps_its_small_signals_in_float32():
+    """The convolution starts at 1e-6 beside a bias of 1, which the norm behind it takes away again."""
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        torch.manual_seed(0)
+        block = models.GMLPBlock(16, 24, max_length=64).to(dtype)
+        x, mask = randn(2, 32, 16).to(dtype), torch.ones(2, 32, dtype=torch.bool)
+        (block(x, mask) * randn(2, 32, 16, seed=1).to(dtype)).sum().backward()
+        weights = block.input_linear, block.norm_gate, block.output_linear
+        results.append([linear.weight.grad.double() for linear in weights])
+    for exact, single in zip(*results):
+        assert error(single, exact) < 1e-5
 
 
 # ------------------------------------------------------------------------------------------ positions,
@@ -798,7 +812,7 @@ def test_weight_decay_and_learning_rates_follow_the_families():
         assert set(optim(name).values()) == {None}
 
 
-@pytest.mark.parametrize("name, overrides", [("conv", {"kernel": 5}), ("transformer", {})])
+@pytest.mark.parametrize("name, overrides", [("conv", {"kernel": 5}), ("transformer", {}), ("gmlp", {})])
 def test_compiled_models_train_as_eager_ones(name, overrides):
     import torch._inductor.config as inductor
 
