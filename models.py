@@ -725,8 +725,18 @@ class Attention(nn.Module):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             keys = mask | ~mask.any(1, keepdim=True)  # an empty sequence: some kernels answer no key with NaN
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys[:, None, None, :])
+            keys = None if surely_full(mask) else keys[:, None, None, :]
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
         return self.output_linear(y.transpose(1, 2).flatten(2))
+
+
+def surely_full(mask):
+    """Whether nothing is padded, where asking is free: attention without a mask is 4 % faster on a CPU.
+
+    Never on a GPU, where the host would have to wait for the device, nor in a compiled graph, which cannot
+    branch on what a tensor holds.
+    """
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
 
 
 def local_attention(q, k, v, mask, block, causal=False):
