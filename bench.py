@@ -5,6 +5,7 @@
     python bench.py data              generators, shuffling, augmentation; padding of what is in --data-dir
     python bench.py loop              Text, K = 5: a loop as tutorials write it beside ours, and ours without
                                       each of its optimisations
+    python bench.py memory            which cells fit cards of 8, 12 and 24 GB, by calculation
     python bench.py step              one training step of every cell of Tables 1 to 3, and projected hours
     python bench.py step --model conv-5 transformer --task text listops --compile
     python bench.py all --out bench.jsonl
@@ -16,6 +17,9 @@ forward + backward pass in a process of its own, over what the process held befo
 see NOTES.md. 5 minutes, 5 GB.
 
 `data`: items a second of one process, by its own CPU time and by the wall clock. 2 minutes.
+
+`memory`: computed, not measured: 16 bytes a parameter, and what the graph of one step at the longest length
+keeps for the backward pass; nothing is allocated. 1 minute.
 
 `loop`: real bytes a second on 800 reviews of IMDB in batches of 16, all variants from the same weights, timed
 in turn, the fastest of --rounds. One busy CPU core, --steps 5 --rounds 2: 7 minutes; no GPU has run it yet.
@@ -57,6 +61,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -669,6 +674,67 @@ def hours_rows(rows):
     return cells + [line(f"{t}, all of it", lambda name, t=t: table_hours(t, name)) for t in tables]
 
 
+# ------------------------------------------------------------------------------------------ memory
+
+CARDS = (8, 12, 24)  # GB
+
+
+def kept_for_backward(network, task, batch_size):
+    """Bytes that a step keeps until its backward pass, for a batch without padding: storages that the
+    graph holds, parameters apart, each counted once. Tensors are fake: nothing is allocated or computed."""
+    own = {p.untyped_storage()._cdata for p in network.parameters()}
+    storages = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            storages[storage._cdata] = storage  # held, or its address might be given out again
+        return tensor
+
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16):
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            mask = torch.ones(batch_size * task.docs, task.max_length, dtype=torch.bool)
+            features = network(mask.long(), mask)
+            network.classify(features, mask, task.docs)
+            if network.denoise_head is not None:
+                for chunk in features.flatten(0, 1).split(common.DENOISE_CHUNK):
+                    logits = network.denoise(chunk).float()
+                    F.cross_entropy(logits, torch.zeros(len(chunk), dtype=torch.int64))
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def largest_part(card, state, kept, batch_size, splittable):
+    """What a card of that many GB is asked to compute at once: "all", a --micro-batch, or nothing (None).
+
+    1 GB for the libraries and twice what is kept: the peak of a step measured 1.1 (S4) to 2.0 (Transformer)
+    times that on a CPU, gradients on their way and scratch space included.
+    """
+    part = batch_size
+    while 1 + (state + 2 * kept * part / batch_size) / 1e9 > card:
+        part //= 2
+        if not part or not splittable:
+            return None
+    return "all" if part == batch_size else f"--micro-batch {part}"
+
+
+def bench_memory(args):
+    """Rows {model, task, batch, GB of state, GB kept for the backward pass, what each card can compute}."""
+    for model, name in itertools.product(args.model, args.task):
+        hp = recipe(model, name)
+        with contextlib.ExitStack() as as_on_a_gpu:
+            as_on_a_gpu.enter_context(contextlib.redirect_stdout(sys.stderr))
+            as_on_a_gpu.enter_context(mock.patch("models.chunked_conv1d", conv1d))
+            as_on_a_gpu.enter_context(mock.patch("models.surely_full", lambda mask: False))
+            task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
+            network = CELLS[model][1].build(task, hp)
+            kept = kept_for_backward(network, task, hp["batch_size"])
+        state = 16 * sum(p.numel() for p in network.parameters())  # float32: weight, gradient, two moments
+        asked = state, kept, hp["batch_size"], not common.batch_normed(network)
+        row = {"part": "memory", "model": model, "task": name, "batch": hp["batch_size"]}
+        row |= {"state GB": state / 1e9, "kept GB": kept / 1e9}
+        yield row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
+
+
 # ------------------------------------------------------------------------------------------ loop
 
 
@@ -867,7 +933,13 @@ def padding(task, plan, rounded):
     )
 
 
-PARTS = {"data": bench_data, "layers": bench_layers, "loop": bench_loop, "step": bench_step}
+PARTS = {
+    "data": bench_data,
+    "layers": bench_layers,
+    "memory": bench_memory,
+    "loop": bench_loop,
+    "step": bench_step,
+}
 
 # ------------------------------------------------------------------------------------------ output
 
@@ -931,12 +1003,13 @@ def add_flags(parser, parts):
         add("--seconds", type=float, default=10.0, metavar="S", help="a row (default 10)")
     if here({"data", "loop", "step"}):
         add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="(default data)")
-    if here({"step"}):
+    if here({"memory", "step"}):
         some = [model for model in CELLS if model not in list(CONV)[1:-1]]
         text = f"of {', '.join(CELLS)} (default: of the convolutions the shortest and the longest)"
         add("--model", nargs="+", choices=CELLS, default=some, metavar="MODEL", help=text)
         text = f"of {', '.join(SIZES)} (default: all)"
         add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=text)
+    if here({"step"}):
         add("--cell", nargs=2, help=argparse.SUPPRESS)
     if here({"loop", "step"}):
         add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
@@ -960,12 +1033,13 @@ def main(argv=None):
     about = {
         "data": "how fast data is made, shuffled, augmented",
         "layers": "every layer beside its naive form, on the CPU",
+        "memory": "which cells fit cards of 8, 12 and 24 GB, by calculation",
         "loop": "a tutorial's training loop beside ours",
         "step": "one training step of the cells of Tables 1 to 3",
     }
     for part, words in about.items():
         add_flags(parts.add_parser(part, help=words), [part])
-    add_flags(parts.add_parser("all", help="these four, one after the other"), [*about])
+    add_flags(parts.add_parser("all", help="all of these, one after the other"), [*about])
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
     if getattr(args, "memory_of", None):

@@ -211,5 +211,43 @@ def test_all_runs_every_part(monkeypatch, capsys):
 
     monkeypatch.setattr(bench, "PARTS", {name: part(name) for name in bench.PARTS})
     bench.main(["all", "--rounds", "7", "--device", "cpu"])
-    assert seen == [(name, 7, "cpu") for name in ("data", "layers", "loop", "step")]
+    assert seen == [(name, 7, "cpu") for name in ("data", "layers", "memory", "loop", "step")]
     assert "### layers" in capsys.readouterr().out
+
+
+class OneLayer(torch.nn.Module):
+    """relu(W embedding): its graph is small enough to be counted by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = torch.nn.Embedding(5, 16), torch.nn.Linear(16, 24)
+        self.denoise_head = None
+
+    def forward(self, tokens, mask):
+        return self.linear(self.embedding(tokens)).relu()
+
+    def classify(self, features, mask, docs):
+        return features.sum()  # keeps nothing
+
+
+def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
+    positions = 7 * 2 * 100  # pairs of documents
+    by_hand = 8 * positions  # ids, for the embedding's gradient
+    by_hand += 2 * 16 * positions + 2 * 16 * 24  # bf16 input and bf16 copy of W, for each other's gradient
+    by_hand += 2 * 24 * positions  # relu's output
+    task = SimpleNamespace(docs=2, max_length=100)
+    assert bench.kept_for_backward(OneLayer(), task, 7) == by_hand
+
+
+def test_cards_are_asked_for_what_they_can_hold():
+    assert bench.largest_part(8, 0, 3.4e9, 64, splittable=False) == "all"
+    assert bench.largest_part(8, 0, 3.6e9, 64, splittable=False) is None
+    assert bench.largest_part(8, 0, 12e9, 64, splittable=True) == "--micro-batch 16"
+    assert bench.largest_part(8, 0, 12e9, 1, splittable=True) is None
+    assert bench.largest_part(8, 7.5e9, 0, 64, splittable=True) is None
+
+
+def test_memory_lists_the_cells_that_were_asked_for(capsys):
+    bench.main(["memory", "--model", "conv-61", "s5", "--task", "text"])
+    rows = capsys.readouterr().out
+    assert "| conv-61 | text | 16 |" in rows and "| s5 | text | 50 |" in rows
