@@ -1360,17 +1360,18 @@ def smoke_text(docs=1):
 
 
 def smoke_image():
-    """Stand-in for CIFAR-10: each class is a grating of its own direction and pitch, with random phase
-    and noise."""
+    """Stand-in for CIFAR-10: each class is a grating of its own direction and pitch, with random phase and
+    noise, and of its own brightness and contrast: a model that does not see the direction within a smoke run
+    can count grey values. Both are spread over all pixels; one pixel tells the class 2 times in 10."""
     draw = np.random.default_rng(0)
     y, x = np.mgrid[:32, :32]
 
     def split(n):
         label = np.arange(n) % 10
-        angle, pitch = np.pi * (label % 5) / 5, 0.5 + 0.6 * (label // 5)
-        wave = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
-        phase = draw.uniform(0, 2 * np.pi, (n, 1, 1))
-        pixels = 128 + 60 * np.sin(wave * pitch[:, None, None] + phase) + draw.normal(0, 20, (n, 32, 32))
+        fine, step = (label // 5)[:, None, None], (label % 5)[:, None, None]
+        wave = np.cos(np.pi * step / 5) * x + np.sin(np.pi * step / 5) * y
+        grating = np.sin(wave * (0.5 + 0.6 * fine) + draw.uniform(0, 2 * np.pi, (n, 1, 1)))
+        pixels = 96 + 16 * step + (20 + 40 * fine) * grating + draw.normal(0, 25, (n, 32, 32))
         return image_split(pixels.clip(0, 255).astype(np.uint8)[..., None].repeat(3, -1), label)
 
     return {"train": split(500), "val": split(100), "test": split(100)}

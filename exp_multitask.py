@@ -149,8 +149,8 @@ SMOKE = dict(
 def smoke_rows(hp, name):
     rows = {row: value for row, value in SMOKE.items() if row in hp}
     rows |= {"augment": "none"} if name == "image" else {}  # AutoAugment would need torchvision
-    texts = {"text": {"max_length": 256, "epochs": 3}, "retrieval": {"max_length": 256, "epochs": 8}}
-    return rows | texts.get(name, {})
+    rows |= {"max_length": 256} if name in ("text", "retrieval") else {}
+    return rows | {"epochs": {"image": 3, "text": 3, "retrieval": 8}.get(name, SMOKE["epochs"])}
 
 
 def load(args, name, hp, seed):
