@@ -499,6 +499,7 @@ def class_terms(logits, batch):
 
 
 DENOISE_CHUNK = 1 << 15  # positions whose vocabulary logits exist at one time
+IGNORED = -100  # a target that is no id
 
 
 def multitask_loss(model, batch):
@@ -511,17 +512,21 @@ def multitask_loss(model, batch):
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
     if batch.target is None:
         return loss, metrics
-    # Only real positions reach the head: its logits are the largest tensor of the text runs.
-    rows = batch.mask.flatten().nonzero()[:, 0]
-    right = torch.zeros(2, device=rows.device)
-    for chunk in rows.split(DENOISE_CHUNK):
-        logits = model.denoise(features.flatten(0, 1)[chunk]).float()
-        target, selected = batch.target.flatten()[chunk], batch.selected.flatten()[chunk]
-        loss = loss + F.cross_entropy(logits, target, reduction="sum") / batch.positions
-        hit = logits.argmax(1) == target
-        right += torch.stack([hit.sum(), (hit & selected).sum()])
-    metrics["denoise_acc"] = right[0], len(rows)
-    metrics["masked_acc"] = right[1], batch.selected.sum()
+    # In chunks, because the logits are the largest tensor of the text runs. Padding goes along, 5 % of a
+    # bucketed batch, and is ignored: to pick the real positions the host would wait for the device.
+    real, selected = batch.mask.flatten(), batch.selected.flatten()
+    target = batch.target.flatten().masked_fill(~real, IGNORED)
+    right = torch.zeros(2, device=real.device)
+    for chunk, wanted, chosen in zip(
+        *(x.split(DENOISE_CHUNK) for x in (features.flatten(0, 1), target, selected))
+    ):
+        logits = model.denoise(chunk).float()
+        lost = F.cross_entropy(logits, wanted, reduction="sum", ignore_index=IGNORED)
+        loss = loss + lost / batch.positions
+        hit = logits.argmax(1) == wanted
+        right += torch.stack([hit.sum(), (hit & chosen).sum()])
+    metrics["denoise_acc"] = right[0], real.sum()
+    metrics["masked_acc"] = right[1], selected.sum()
     return loss, metrics
 
 
@@ -646,6 +651,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         best = max((past["val"]["acc"] for past in curve), default=-math.inf)
         if val["acc"] > best:
             state = {"model": model.state_dict(), "epoch": epoch + 1, "hp": hp}
+            state["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
             on_first_rank(save_checkpoint, folder / "best.pt", state)
         curve.append(line | {"seconds": round(spent + time.monotonic() - started, 1)})
         log = "".join(json.dumps(past) + "\n" for past in curve).encode()

@@ -288,7 +288,7 @@ def smoke_rows(hp, name):
     rows = {row: value for row, value in SMOKE.items() if row in hp}
     rows |= {"augment": "none"} if name == "image" else {}  # AutoAugment would need torchvision
     rows |= {"max_length": 256} if name in ("text", "retrieval") else {}
-    return rows | {"epochs": {"image": 9, "text": 3, "retrieval": 10}.get(name, SMOKE["epochs"])}
+    return rows | {"epochs": {"image": 3, "text": 3, "retrieval": 10}.get(name, SMOKE["epochs"])}
 
 
 def run_cell(args, name, model, seed):
@@ -364,18 +364,15 @@ def report(args):
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
     if args.checkpoint:
-        state = common.load_checkpoint(args.checkpoint, "cpu")
-        if state is None:
-            raise common.UserError(f"--checkpoint {args.checkpoint}: there is no such file; give a best.pt")
-        run = args.checkpoint.resolve().parent.name
-        panel = f"epoch {state['epoch']}", arguments_of(state, args), state["model"]
+        state, run = checkpoint(args.checkpoint), args.checkpoint.resolve().parent.name
+        panel = f"epoch {state['epoch']}", state["arguments"], state["model"]
         return draw_kernels(args, run, run, [panel])
     for name in common.chosen(args.task, TASKS6):
         panels = []
         for model in chosen:
             run, state = best_run(args, model, name)
             if run:
-                panels.append((f"trained, {run['test_acc']:.1%}", arguments_of(state, args), state["model"]))
+                panels.append((f"trained, {run['test_acc']:.1%}", state["arguments"], state["model"]))
             else:
                 hp = recipe(model, name) | (smoke_rows(recipe(model, name), name) if args.smoke else {})
                 panels.append(("at initialisation", model_rows(hp), None))
@@ -387,7 +384,7 @@ def draw_kernels(args, name, title, panels):
     drawn, rows = [], []
     for what, arguments, weights in panels:
         torch.manual_seed(args.seed)
-        model, L = NAMES[arguments["block"]], arguments.get("max_length", 1024)
+        model, L = NAMES[arguments["block"]], arguments.get("max_length") or 1024
         start = [kernel_profile(block, L) for block in blocks_of(arguments)]
         trained = [kernel_profile(block, L) for block in blocks_of(arguments, weights)] if weights else []
         drawn.append((f"{model} ({what})", start, trained))
@@ -420,7 +417,7 @@ def best_run(args, model, name):
     if not finished:
         return None, None
     run = max(finished, key=lambda r: r["val_acc"])
-    return run, common.load_checkpoint(args.out / run["run"] / "best.pt", "cpu")
+    return run, checkpoint(args.out / run["run"] / "best.pt")
 
 
 def model_rows(hp):
@@ -428,16 +425,18 @@ def model_rows(hp):
     return {"vocab": 2, "classes": 2} | {row: value for row, value in hp.items() if row not in TRAINING}
 
 
-def arguments_of(state, args):
-    """How the model of a checkpoint was built. Raises UserError where it has no long kernels or does not
-    say."""
-    arguments = state.get("arguments") or model_rows(state["hp"])
-    if arguments.get("block") not in TABLES:
+def checkpoint(path):
+    """What is in a best.pt. Raises UserError where it has no long kernels or does not say how its model was
+    built."""
+    state = common.load_checkpoint(path, "cpu")
+    if state is None:
+        raise common.UserError(f"{path}: there is no such file; give a best.pt")
+    block = (state.get("arguments") or {}).get("block")
+    if block not in TABLES:
         raise common.UserError(
-            f"--checkpoint {args.checkpoint} holds no long kernels (block: {arguments.get('block')}); "
-            f"give the best.pt of one of {', '.join(TABLES)}"
+            f"{path} holds no long kernels (block: {block}); give the best.pt of one of {', '.join(TABLES)}"
         )
-    return arguments
+    return state
 
 
 def blocks_of(arguments, weights=None):

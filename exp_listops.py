@@ -15,6 +15,7 @@ deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to 
 """
 
 import argparse
+import contextlib
 import math
 import statistics
 import time
@@ -113,54 +114,51 @@ def run_cell(args, task, rule, seed):
 
 def train_smoke_model(args, task):
     def build():
-        return models.SequenceModel(**arguments_of({"hp": SMOKE}))
+        sizes = {row: SMOKE[row] for row in ("block", "depth", "d_model", "d_ff", "position")}
+        return models.SequenceModel(vocab=task.vocab, classes=task.classes, **sizes)
 
     common.run_cell(args, "listops", task, "transformer", {}, SMOKE, SMOKE, build, common.classify_loss, 0)
 
 
-# Rows of a recipe that are not for the model.
-TRAINING = ("lr", "batch_size", "weight_decay", "epochs", "clip", "technique", "augment")
-
-
-def arguments_of(state):
-    """How the model of a checkpoint was built, or None where it does not say."""
-    rows = {row: value for row, value in state["hp"].items() if row not in TRAINING}
-    rows |= {"vocab": 17, "classes": 10}
-    return state.get("arguments") or (rows if "block" in rows else None)
+SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")  # whose models we can rebuild
 
 
 def trained_model(args):
     """(name, model) of --checkpoint or of the finished ListOps run that validated best; (None, None)
     where there is none."""
     if args.checkpoint:
-        paths = [args.checkpoint]
-    else:
-        finished = [
-            r
-            for r in common.read_records([args.out / "results.jsonl"])
-            if r["task"] == "listops" and bool(r.get("smoke")) == args.smoke
-        ]
-        finished.sort(key=lambda r: r["val_acc"], reverse=True)
-        paths = [args.out / r["run"] / "best.pt" for r in finished]
-    for path in paths:
-        state = common.load_checkpoint(path, "cpu")
-        if state is None or arguments_of(state) is None:
-            continue
-        try:
-            model = models.SequenceModel(**arguments_of(state))
-            model.load_state_dict(state["model"])
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise common.UserError(
-                f"{path} is not a ListOps model of these scripts ({str(error).splitlines()[0]}); "
-                "give the best.pt of a ListOps run"
-            ) from error
-        return arguments_of(state)["block"], model
-    if args.checkpoint:
+        return rebuilt(args.checkpoint)
+    finished = [
+        r
+        for r in common.read_records([args.out / "results.jsonl"])
+        if (r["task"], bool(r.get("smoke"))) == ("listops", args.smoke)
+        and r["exp"] in SCRIPTS  # spt-pretrain has no accuracy
+        and (args.out / r["run"] / "best.pt").exists()
+    ]
+    if not finished:
+        return None, None
+    return rebuilt(args.out / max(finished, key=lambda r: r["val_acc"])["run"] / "best.pt")
+
+
+def rebuilt(path):
+    """(name, model) of a best.pt that any of the scripts has written."""
+    state = common.load_checkpoint(path, "cpu")
+    if state is None:
+        raise common.UserError(f"{path}: there is no such file; give the best.pt of a ListOps run")
+    arguments = state.get("arguments")
+    try:
+        if not arguments:
+            raise ValueError("it does not say how its model was built")
+        if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
+            raise ValueError("it is of another task")
+        model = models.SequenceModel(**arguments)
+        model.load_state_dict(state["model"])
+    except (TypeError, ValueError, RuntimeError) as error:
         raise common.UserError(
-            f"--checkpoint {args.checkpoint} is no file, or does not say how its model was built; "
+            f"{path} is not a ListOps model of these scripts ({str(error).splitlines()[0]}); "
             "give the best.pt of a ListOps run"
-        )
-    return None, None
+        ) from error
+    return arguments["block"], model
 
 
 @torch.no_grad()
@@ -286,27 +284,19 @@ def plot_breakdown(roots, labels, predicted, name, path):
         )
 
 
-class drawing:
+@contextlib.contextmanager
+def drawing(path):
     """with drawing(path) as plt: the figure made inside is saved to path."""
+    import matplotlib
 
-    def __init__(self, path):
-        self.path = Path(path)
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
 
-    def __enter__(self):
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-
-        self.plt = plt
-        return plt
-
-    def __exit__(self, *error):
-        if error[0] is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.plt.savefig(self.path, dpi=120)
-            print(f"figure: {self.path}")
-        self.plt.close("all")
+    yield plt
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(path, dpi=120)
+    plt.close("all")
+    print(f"figure: {path}")
 
 
 def draw(args, task, figures):

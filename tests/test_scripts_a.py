@@ -14,6 +14,7 @@ import common
 import data
 import exp_kernels
 import exp_listops
+import exp_locality
 import exp_multitask
 import exp_positional
 import models
@@ -237,6 +238,13 @@ def test_mega_is_the_same_in_both_scripts():
         assert exp_kernels.recipe("mega", name) | {"position": "none"} == hp
 
 
+def test_what_each_script_says_of_a_task_is_the_same():
+    """Each script is to be read alone, so these few lines stand in each of them."""
+    for script in (exp_kernels, exp_multitask):
+        assert (script.TITLES, script.TECHNIQUE) == (exp_locality.TITLES, exp_locality.TECHNIQUE)
+    assert exp_kernels.TRAINING == exp_multitask.TRAINING
+
+
 def test_without_techniques_everything_else_stays():
     hp = exp_multitask.recipe("transformer", "pathfinder", "no")
     assert (hp["technique"], hp["augment"], hp["epochs"]) == ("none", "none", 200)
@@ -313,6 +321,30 @@ def test_every_cell_takes_two_steps_and_reaches_all_its_parameters(tasks, name, 
     assert [n for n, p in network.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
 
 
+def test_the_image_stand_in_spreads_its_evidence():
+    task = data.load("image", "nowhere", augment="none", smoke=True)
+    pixels = {s: getattr(task, s).tokens.view(-1, 1024) for s in ("train", "test")}
+    counts = {s: torch.stack([x.histc(16, 0, 256) for x in p.float()]) for s, p in pixels.items()}
+    label = task.train.label
+    classes = torch.stack([counts["train"][label == c].mean(0) for c in range(10)])
+    guess = torch.cdist(counts["test"], classes).argmin(1)
+    assert (guess == task.test.label).float().mean() > 0.8  # grey values counted over the whole image tell
+    classes = classes / classes.sum(1, keepdim=True)
+    assert classes.amax(0).sum() / 10 < 0.25  # the best guess from one pixel is right so often
+    for position in (0, 31, 500, 1023):  # nor does its place tell, the phases being random
+        here = pixels["train"][:, position].float()
+        means = torch.stack([here[label == c].mean() for c in range(10)])
+        guess = (pixels["test"][:, position, None] - means).abs().argmin(1)
+        assert (guess == task.test.label).float().mean() < 0.4
+
+
+@pytest.mark.parametrize("script", (exp_kernels, exp_multitask))
+def test_the_default_smoke_model_learns_the_image_stand_in(script, tmp_path):
+    script.main(["--task", "image", "--smoke", "--out", str(tmp_path)])
+    [line] = common.read_records([tmp_path / "results.jsonl"])
+    assert line["test_acc"] > 0.5  # chance: 0.1
+
+
 def test_cells_run_are_recorded_and_drawn(tmp_path, capsys):
     tiny = ["--smoke", "--limit", "32", "--epochs", "1", "--out", str(tmp_path)]
     exp_kernels.main(["--task", "text", *tiny])
@@ -341,6 +373,41 @@ def test_no_techniques_means_clean_examples_and_one_loss(tmp_path):
     )
     [curve] = [json.loads(text) for text in (tmp_path / line["run"] / "log.jsonl").read_text().splitlines()]
     assert "masked_acc" not in curve["train"]
+    state = common.load_checkpoint(tmp_path / line["run"] / "best.pt", "cpu")
+    models.SequenceModel(**state["arguments"]).load_state_dict(state["model"])
+
+
+def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
+    tiny = ["--smoke", "--limit", "16", "--epochs", "1", "--out", str(tmp_path)]
+    exp_locality.main(["--task", "listops", "--kernel", "5", *tiny])
+    [line] = common.read_records([tmp_path / "results.jsonl"])
+    best = tmp_path / line["run"] / "best.pt"
+    pretrained = line | {"exp": "spt-pretrain", "run": "pretrained", "val_acc": 1.0}  # no classifier
+    common.append_record(tmp_path / "results.jsonl", pretrained)
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "best.pt").write_bytes(b"")
+    args = argparse.Namespace(checkpoint=None, out=tmp_path, smoke=True)
+    name, model = exp_listops.trained_model(args)
+    assert name == "conv" and len(model.blocks) == 2
+    exp_listops.main(["--figure", "3", "--checkpoint", str(best), *tiny])
+    assert (tmp_path / "listops-figure3.png").read_bytes()[:4] == b"\x89PNG"
+
+    state, other = common.load_checkpoint(best, "cpu"), tmp_path / "other.pt"
+    for change in ({"arguments": state["arguments"] | {"vocab": 259}}, {"arguments": None}, {"model": {}}):
+        torch.save(state | change, other)
+        with pytest.raises(SystemExit):
+            exp_listops.main(["--figure", "3", "--checkpoint", str(other), *tiny])
+        assert "is not a ListOps model of these scripts" in capsys.readouterr().err
+
+
+def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path):
+    model = models.SequenceModel("dlr", 1, 4, 17, 10, d_state=4)
+    state = {"model": model.state_dict(), "epoch": 1, "arguments": model.arguments}
+    (tmp_path / "run").mkdir()
+    torch.save(state, tmp_path / "run" / "best.pt")
+    words = ["--figure", "kernels", "--checkpoint", str(tmp_path / "run" / "best.pt")]
+    exp_kernels.main([*words, "--out", str(tmp_path)])
+    assert (tmp_path / "kernels-run.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(
