@@ -506,6 +506,21 @@ def tuned(name, cell):
     return rows
 
 
+# The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
+SMOKE = dict(
+    depth=1, d_model=32, heads=4, d_ff=64, window=256, n_ssm=2, d_state=16, d_hidden=32, lr=5e-3,
+    lr_pretrain=5e-3, batch_size=8, batch_pretrain=8, epochs=4, epochs_pretrain=1,
+)  # fmt: skip
+
+
+def smoke_rows(hp, name):
+    rows = {row: value for row, value in SMOKE.items() if hp.get(row) is not None}
+    if name in ("text", "retrieval", "image", "scifar"):
+        return rows
+    batch = 4 if name in ("pathx", "pathx256") else 16  # long sequences, of which two epochs teach nothing
+    return rows | {"batch_size": batch, "batch_pretrain": batch, "epochs": 2}
+
+
 def recipe(name, cell, args=None):
     """Hyper-parameters of a cell as the paper has them, overridden by the flags in args.
 
@@ -523,15 +538,12 @@ def recipe(name, cell, args=None):
         hp["fraction"] = None  # any other fraction is not the paper's
     if cell.objective == "causal" and name == "listops":
         hp["pooling"] = "last"
+    if smoke:
+        hp |= smoke_rows(hp, name)
     rows = ("lr", "weight_decay", "lr_pretrain", "epochs_pretrain", "max_length")
     hp |= {row: given[row] for row in rows if row in given}
     if given.get("augment") in ("flip", "d4"):
         hp["augment"] = args.augment
-    if smoke:  # the same code path in seconds
-        narrow = dict(depth=1, d_model=32, heads=4, d_ff=64, window=256, n_ssm=2, d_state=16, d_hidden=32)
-        hp |= {row: value for row, value in narrow.items() if hp.get(row) is not None}
-        hp |= {"epochs": 2, "epochs_pretrain": given.get("epochs_pretrain", 1)}
-        batch = batch or (4 if name in ("pathx", "pathx256") else 16)
     if batch:
         hp |= {"batch_size": batch, "batch_pretrain": batch}
 
@@ -571,7 +583,7 @@ def load(args, name, cell, augment):
         task = colour_images(args.data_dir, args.limit, args.smoke)
     else:
         task = data.load(name, args.data_dir, levels="hard", **options)
-    if args.smoke:  # two halves take twice the time
+    if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
         kept = torch.arange(min(len(task.train.label), 128))
         task = replace(task, train=data.select(task.train, kept, task.docs))
     if cell.fraction is None:
@@ -642,10 +654,6 @@ def pretrain(args, task, cell, hp, budget, seed):
     model = build(task, cell, hp, pretraining=True)
     announce(folder, model, hp)
     result = common.fit(model, task, pretraining_loss(task, cell), hp, args, folder, seed)
-    # For exp_kernels, which draws the kernels of Figure 4: how the model in best.pt is built.
-    state = common.load_checkpoint(folder / "best.pt", "cpu")
-    state["arguments"] = arguments(task, cell, hp, pretraining=True)
-    common.on_first_rank(common.save_checkpoint, folder / "best.pt", state)
     result["train_curve"] = curve(folder)
     common.record(args, folder, identity, result, budget, task.source)
     return folder
@@ -726,6 +734,15 @@ def both(records, paper):
     return f"{summary(records)} / {shown(paper)}"
 
 
+def section(title, header, rows):
+    print(f"### {title}\n\n{markdown(header, rows)}\n")
+
+
+def pick(records, name, cell):
+    """The records of one task and exactly one cell."""
+    return [r for r in records if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
+
+
 def average(groups):
     """Mean over tasks of the mean over seeds, in percent; None unless every task has records."""
     if not all(groups):
@@ -733,120 +750,108 @@ def average(groups):
     return 100 * mean(mean(r["test_acc"] for r in records) for records in groups)
 
 
+def averaged(records, column, cell):
+    """Ours in percent for a column of a table: a task, or "mean"."""
+    return average([pick(records, name, cell) for name in (MEAN6 if column == "mean" else (column,))])
+
+
 def report(args):
     records = common.report_records(args, "spt")
     full = [r for r in records if r["budget"] == "paper"]
-    wanted = [args.figure] if args.figure else [1, 2, 3, 4, 5]
     print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means\n")
-    for number in wanted:
+    for number in [args.figure] if args.figure else SECTIONS:
         SECTIONS[number](args, full)
     if not args.figure:
-        print("### Table 9, Image: model size\n\n" + size_table(full) + "\n")
-        print("### Table 3, sCIFAR\n\n" + scifar_table(full) + "\n")
+        sizes_and_colours(full)
     reduced = [r for r in records if r["budget"] == "reduced"]
     if reduced:
-        print(
-            "### At reduced budgets\n\nOurs only; compare only inside one row\n\n"
-            + reduced_table(reduced)
-            + "\n"
-        )
+        report_reduced(reduced)
 
 
-def pick(records, name, **cell):
-    """The records of one task and exactly one cell."""
-    model = cell.pop("model")
-    wanted = Cell(model, **cell).label()
-    return [r for r in records if r["task"] == name and r["model"] == model and r["cell"] == wanted]
-
-
-def results_table(records, rows, columns, literature):
+def results_table(title, records, rows, columns, literature):
     """Tables 1 and 2: rows {(model, objective): the paper's numbers}, columns of tasks and "mean"."""
     lines = [
         [label, *(f"— / {shown(v)}" for v in values), *["— / —"] * (len(columns) - len(values))]
         for label, values in literature.items()
     ]
     for (model, objective), paper in rows.items():
-        line = [f"{NAMES[model]}, {NAMES[objective]}"]
+        line, cell = [f"{NAMES[model]}, {NAMES[objective]}"], Cell(model, objective)
         for column, value in zip(columns, paper):
             if column == "mean":
-                ours = average([pick(records, name, model=model, objective=objective) for name in MEAN6])
-                line.append(f"{shown(ours)} / {shown(value)}")
+                line.append(f"{shown(averaged(records, column, cell))} / {shown(value)}")
             else:
-                line.append(both(pick(records, column, model=model, objective=objective), value))
+                line.append(both(pick(records, column, cell), value))
         lines.append(line)
-    return markdown(["Model", *(TITLES.get(name, name) for name in columns)], lines)
+    section(title, ["Model", *(TITLES.get(name, name) for name in columns)], lines)
+
+
+BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
+    "Transformer, LRA mean\n(Tay size; rotary)": ("mean", ("transformer", "none"), ("rotary", "masked")),
+    "S4\nLRA mean": ("mean", ("s4", "none"), ("s4", "masked")),
+    "S4\nPathX-256": ("pathx256", ("s4", "none"), ("s4", "masked")),
+}
 
 
 def figure1(args, records):
     columns = (*MEAN6, "mean")
     rows = TABLE1 | {("transformer", "multitask"): (None,) * 7}
     others = {label: row for label, row in LITERATURE.items() if "MEGA" not in label}
-    print(
-        "### Table 1: models of Tay et al.'s size\n\n" + results_table(records, rows, columns, others) + "\n"
-    )
+    results_table("Table 1: models of Tay et al.'s size", records, rows, columns, others)
     beyond = [(m, o) for m in ("rotary", "s4") for o in ("causal", "multitask")]
     beyond += [(m, o) for m in ("mega", "gmlp") for o in OBJECTIVES]
     rows = TABLE2 | {key: (None,) * 8 for key in beyond}
     others = {label: row for label, row in LITERATURE.items() if "MEGA" in label}
-    print("### Table 2: larger models (rows without a paper number are not in the paper)\n")
-    print(results_table(records, rows, (*columns, "pathx256"), others) + "\n")
+    title = "Table 2: larger models (rows without a paper number are not in the paper)"
+    results_table(title, records, rows, (*columns, "pathx256"), others)
     bars = {}
-    for label, columns, arms in (
-        (
-            "Transformer, LRA mean\n(Tay size; rotary)",
-            MEAN6,
-            (("transformer", "none", 53.66), ("rotary", "masked", 86.21)),
-        ),
-        ("S4\nLRA mean", MEAN6, (("s4", "none", 86.09), ("s4", "masked", 86.75))),
-        ("S4\nPathX-256", ("pathx256",), (("s4", "none", 67.82), ("s4", "masked", 87.11))),
-    ):
-        bars[label] = [
-            (paper, average([pick(records, name, model=m, objective=o) for name in columns]))
-            for m, o, paper in arms
-        ]
+    for label, (column, *arms) in BARS.items():
+        arms = [Cell(*arm) for arm in arms]
+        bars[label] = [(paper_number(column, cell), averaged(records, column, cell)) for cell in arms]
     bar_figure(args, 1, bars, ("from scratch", "self-pretrained"), "Scratch against self-pretraining", 40)
 
 
 def figure2(args, records):
     rows, bars = [], {}
     for (model, init, objective), paper in TABLE7.items():
-        groups = [pick(records, name, model=model, init=init, objective=objective) for name in TASKS4]
-        published = [paper_number(name, Cell(model, objective, init)) for name in TASKS4]
+        cell = Cell(model, objective, init)
+        groups = [pick(records, name, cell) for name in TASKS4]
+        published = [paper_number(name, cell) for name in TASKS4]
         ours = average(groups)
         line = [f"{NAMES[model]}, {init}, {NAMES[objective]}", *map(both, groups, published)]
         rows.append([*line, f"{shown(ours)} / {shown(paper)}"])
         bars.setdefault(f"{NAMES[model]}\n{init} init", {})[objective] = (paper, ours)
-    print("### Table 7: the role of initialisation\n")
-    print(markdown(["Model", *(TITLES[name] for name in TASKS4), "mean"], rows) + "\n")
+    section("Table 7: the role of initialisation", ["Model", *(TITLES[n] for n in TASKS4), "mean"], rows)
     bars = {label: [arms["none"], arms["masked"]] for label, arms in bars.items()}
     title = "Initialisation: mean of ListOps, Text, Image, PathX"
     bar_figure(args, 2, bars, ("from scratch", "masked self-pretraining"), title, 40)
 
 
 def figure3(args, records):
-    rows, points = [], {}
-    for name in DATA_SCALE:
-        for fraction in FRACTIONS:
-            line = [TITLES[name], f"{100 * fraction:g} %"]
-            for objective in ("none", "masked"):
-                ours = pick(records, name, model="s4", objective=objective, fraction=fraction)
-                line.append(summary(ours))
-                if ours:
-                    points.setdefault((name, objective), {})[fraction] = average([ours])
-            gain = relative_gain(points, name, fraction)
-            rows.append([*line, "—" if gain is None else f"{gain:+.1f}"])
-    print("### Figure 3: S4 on fractions of the data (the paper's points are lost)\n")
-    print(markdown(["Task", "of the data", "from scratch", "Masked SPT", "relative gain (%)"], rows) + "\n")
+    rows, curves, gains = [], {}, {}  # {(task, objective): {fraction: accuracy}}, {task: {fraction: gain}}
+    for name, fraction in product(DATA_SCALE, FRACTIONS):
+        line = [TITLES[name], f"{100 * fraction:g} %"]
+        for objective in ("none", "masked"):
+            ours = pick(records, name, Cell("s4", objective, fraction=fraction))
+            line.append(summary(ours))
+            if ours:
+                curves.setdefault((name, objective), {})[fraction] = average([ours])
+        scratch, spt = (curves.get((name, o), {}).get(fraction) for o in ("none", "masked"))
+        if scratch is not None and spt is not None:
+            gains.setdefault(name, {})[fraction] = 100 * (spt - scratch) / scratch
+        gain = gains.get(name, {}).get(fraction)
+        rows.append([*line, "—" if gain is None else f"{gain:+.1f}"])
+    header = ["Task", "of the data", "from scratch", "Masked SPT", "relative gain (%)"]
+    section("Figure 3: S4 on fractions of the data (the paper's points are lost)", header, rows)
 
     plt = pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for name, colour in zip(DATA_SCALE, (BLUE, ORANGE)):
         for objective, style in (("none", "--"), ("masked", "-")):
-            xy = sorted(points.get((name, objective), {}).items())
+            line = curves.get((name, objective), {})
             label = f"{TITLES[name]}, {NAMES[objective]}"
-            left.plot(*(zip(*xy) if xy else ([], [])), style, color=colour, marker="o", label=label)
-        xy = [(f, g) for f in FRACTIONS if (g := relative_gain(points, name, f)) is not None]
-        right.plot(*(zip(*xy) if xy else ([], [])), color=colour, marker="o", label=TITLES[name])
+            left.plot(list(line), list(line.values()), style, color=colour, marker="o", label=label)
+        line = gains.get(name, {})
+        right.plot(list(line), list(line.values()), color=colour, marker="o", label=TITLES[name])
     left.set(title="S4 at several data scales", ylabel="test accuracy (%)")
     right.set(title="Gain of self-pretraining", ylabel="relative gain over scratch (%)")
     right.axhline(0, color="0.6", linewidth=0.8)
@@ -859,15 +864,10 @@ def figure3(args, records):
     save(figure, args, 3)
 
 
-def relative_gain(points, name, fraction):
-    scratch, spt = (points.get((name, objective), {}).get(fraction) for objective in ("none", "masked"))
-    return None if scratch is None or spt is None else 100 * (spt - scratch) / scratch
-
-
 def figure4(args, records):
     """The kernels of S4 before fine-tuning are exp_kernels' business; here stands where they lie."""
     print("### Figure 4: kernels of the pretrained S4\n")
-    found = [r for r in records if r["model"] == "s4" and r["cell"] == Cell("s4", "masked").label()]
+    found = [r for name in TASKS for r in pick(records, name, Cell("s4", "masked"))]
     for r in found:
         checkpoint = Path(args.out) / r["pretraining"]["run"] / "best.pt"
         print(f"{TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
@@ -875,17 +875,12 @@ def figure4(args, records):
 
 
 def figure5(args, records):
-    rows = []
-    for name, total in TIED.items():
-        for model in ("transformer", "s4"):
-            line = [TITLES[name], NAMES[model], total]
-            for share in SHARES:
-                ours = tied(records, name, model, share)
-                line.append(both(ours, None))
-            rows.append(line)
-    print("### Table 8: a fixed number of epochs, shared between pretraining and fine-tuning\n")
+    rows = [
+        [TITLES[name], NAMES[model], total, *(both(tied(records, name, model, s), None) for s in SHARES)]
+        for (name, total), model in product(TIED.items(), ("transformer", "s4"))
+    ]
     header = ["Task", "Model", "epochs in total", *(f"{100 * share:g} % pretraining" for share in SHARES)]
-    print(markdown(header, rows) + "\n")
+    section("Table 8: a fixed number of epochs, shared between pretraining and fine-tuning", header, rows)
 
     plt = pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
@@ -909,62 +904,50 @@ def figure5(args, records):
 
 def tied(records, name, model, share):
     """Records of Table 8; those of Image may have been pretrained with either loss."""
-    wanted = dict(model=model, objective="masked" if share else "none", share=share)
-    found = pick(records, name, **wanted, image_loss="ce")
-    return found or pick(records, name, **wanted)
+    cell = Cell(model, "masked" if share else "none", share=share)
+    return pick(records, name, cell._replace(image_loss="ce")) or pick(records, name, cell)
 
 
-def size_table(records):
+def sizes_and_colours(records):
     rows = []
-    for model, sizes in SIZES.items():
-        for objective in ("none", "masked"):
-            ours = [pick(records, "image", model=model, objective=objective, size=size) for size in sizes]
-            rows.append([f"{NAMES[model]}, {NAMES[objective]}", *(both(cell, None) for cell in ours)])
-    return markdown(["Model", *(f"{size} parameters" for size in SIZES["s4"])], rows)
+    for (model, sizes), objective in product(SIZES.items(), ("none", "masked")):
+        ours = [pick(records, "image", Cell(model, objective, size=size)) for size in sizes]
+        rows.append([f"{NAMES[model]}, {NAMES[objective]}", *(both(cell, None) for cell in ours)])
+    section("Table 9, Image: model size", ["Model", *(f"{size} parameters" for size in SIZES["s4"])], rows)
+    rows = [
+        [NAMES[model], NAMES[objective], both(pick(records, "scifar", Cell(model, objective)), paper)]
+        for (model, objective), paper in SCIFAR.items()
+    ]
+    section("Table 3, sCIFAR", ["Model", "trained", "sCIFAR"], rows)
 
 
-def scifar_table(records):
-    rows = []
-    for (model, objective), paper in SCIFAR.items():
-        rows.append(
-            [
-                NAMES[model],
-                NAMES[objective],
-                both(pick(records, "scifar", model=model, objective=objective), paper),
-            ]
-        )
-    return markdown(["Model", "trained", "sCIFAR"], rows)
-
-
-def reduced_table(records):
+def report_reduced(records):
     """One row for what may be compared: the same task, model, examples and total epochs. An arm that was run
     with several recipes shows each of them."""
     groups = {}
     for r in records:
-        hp, cell = r["hp"], r["cell"]
-        first = hp.get("pretrain", {})
-        total = r["epochs"] + first.get("epochs", r["epochs"] if first else 0)
+        hp, cell, first = r["hp"], r["cell"], r["hp"].get("pretrain")
+        before = first.get("epochs", r["epochs"]) if first else 0
         terms = f"{r['limit'] or 'all'} examples"
         terms += f" x {cell['fraction']:g}" if cell.get("fraction") else ""
-        terms += f", {total} epochs in all" + (f", {hp['max_length']} bytes" if hp.get("max_length") else "")
+        terms += f", {before + r['epochs']} epochs in all"
+        terms += f", {hp['max_length']} bytes" if hp.get("max_length") else ""
         terms += f", augment {hp['augment']}" if hp["augment"] != "none" else ""
-        model = ", ".join(
-            [NAMES[r["model"]], *(v for k, v in cell.items() if k in ("init", "size") and v != "structured")]
-        )
-        arm = f"pretraining {first.get('epochs', r['epochs'])}, " if first else ""
-        arm += f"lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}" if first else f"lr {hp['lr']:g}"
+        variant = [v for k, v in cell.items() if k in ("init", "size") and v != "structured"]
+        row = TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), terms
+        arm = f"lr {hp['lr']:g}"
+        if first:
+            arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"
         arm += ", ce" if cell.get("image_loss") == "ce" else ""
-        arms = groups.setdefault((TITLES[r["task"]], model, terms), {}).setdefault(cell["objective"], {})
+        arms = groups.setdefault(row, {}).setdefault(cell["objective"], {})
         arms.setdefault((arm, json.dumps(hp, sort_keys=True)), []).append(r)
     rows = []
-    for key, objectives in sorted(groups.items()):
-        cells = [
-            "; ".join(f"{summary(runs)} [{arm}]" for (arm, _), runs in objectives.get(objective, {}).items())
-            or "—"
-            for objective in OBJECTIVES
-        ]
-        rows.append([*key, *cells])
-    return markdown(["Task", "Model", "trained on", *(NAMES[objective] for objective in OBJECTIVES)], rows)
+    for row, objectives in sorted(groups.items()):
+        cells = [objectives.get(objective, {}).items() for objective in OBJECTIVES]
+        texts = ["; ".join(f"{summary(runs)} [{arm}]" for (arm, _), runs in arms) or "—" for arms in cells]
+        rows.append([*row, *texts])
+    header = ["Task", "Model", "trained on", *(NAMES[objective] for objective in OBJECTIVES)]
+    section("At reduced budgets\n\nOurs only; compare only inside one row", header, rows)
 
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
@@ -1056,7 +1039,7 @@ def cells(args, name):
         print(f"{TITLES[name]}: there is no recipe for {missing}; left out")
     found = []
     default = ("masked",) if args.smoke else ("none", "masked")
-    sizes = chosen_or_none(args.size, SIZES["s4"])
+    sizes = common.chosen(args.size, SIZES["s4"]) if args.size else (None,)
     for model, objective, init, part, portion, size in product(
         there,
         common.chosen(values("objective", default), OBJECTIVES),
@@ -1075,10 +1058,6 @@ def cells(args, name):
         loss = loss if name == "image" and objective != "none" else "l1"
         found.append(Cell(model, objective, init, part, portion, size, loss))
     return list(dict.fromkeys(found))
-
-
-def chosen_or_none(values, every):
-    return common.chosen(values, every) if values else (None,)
 
 
 def main(argv=None):

@@ -479,13 +479,29 @@ def test_a_finished_pretraining_is_found_and_a_stopped_one_continues(script, tmp
     assert [r["exp"] for r in records] == ["spt-pretrain", "spt", "spt"]
     assert records[1]["pretraining"]["run"] == records[2]["pretraining"]["run"] == records[0]["run"]
     assert len(script(*flags, "--lr", "5e-3")) == 3  # done: nothing runs
-    state = common.load_checkpoint(tmp_path / records[0]["run"] / "best.pt", "cpu")
-    models.SequenceModel(**state["arguments"]).load_state_dict(state["model"])  # as exp_kernels does
+    for record in records:  # as exp_kernels and exp_listops do
+        state = common.load_checkpoint(tmp_path / record["run"] / "best.pt", "cpu")
+        models.SequenceModel(**state["arguments"]).load_state_dict(state["model"])
     records = script(*flags, "--epochs-pretrain", "1")  # another recipe: another pretraining
     assert [r["exp"] for r in records[3:]] == ["spt-pretrain", "spt"]
     (tmp_path / records[3]["run"] / "best.pt").unlink()  # its weights are gone
     records = script(*flags, "--epochs-pretrain", "1", "--lr", "5e-3")
     assert [r["exp"] for r in records[5:]] == ["spt-pretrain", "spt"]
+
+
+@pytest.mark.parametrize("name, least", [("image", 0.4), ("text", 0.8)])  # chance: 0.1 and 0.5
+def test_the_default_smoke_model_learns_the_stand_in(name, least, tmp_path):
+    exp_spt.main(["--task", name, "--smoke", "--out", str(tmp_path)])
+    first, line = common.read_records([tmp_path / "results.jsonl"])
+    assert (first["exp"], line["exp"], line["cell"]["objective"]) == ("spt-pretrain", "spt", "masked")
+    assert line["test_acc"] > least
+
+
+def test_flags_go_before_the_smoke_settings():
+    args = smoke_args(lr=0.5, lr_pretrain=0.25, batch_size=3, epochs=7, epochs_pretrain=2)
+    first, hp = exp_spt.recipe("image", Cell("s4", "masked"), args)
+    assert (first["lr"], first["batch_size"], first["epochs"]) == (0.25, 3, 2)
+    assert (hp["lr"], hp["batch_size"], hp["epochs"], hp["d_model"]) == (0.5, 3, 7, 32)
 
 
 def test_colour_images_carry_three_symbols_a_position():
