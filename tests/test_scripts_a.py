@@ -393,11 +393,16 @@ def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
     assert (tmp_path / "listops-figure3.png").read_bytes()[:4] == b"\x89PNG"
 
     state, other = common.load_checkpoint(best, "cpu"), tmp_path / "other.pt"
-    for change in ({"arguments": state["arguments"] | {"vocab": 259}}, {"arguments": None}, {"model": {}}):
-        torch.save(state | change, other)
+    image = models.SequenceModel(**state["arguments"] | {"vocab": 259})
+    for changed, why in (
+        ({"model": image.state_dict(), "arguments": image.arguments}, "it is of another task"),
+        ({"arguments": None}, "it does not say how its model was built"),
+        ({"model": {}}, "Error(s) in loading"),
+    ):
+        torch.save(state | changed, other)
         with pytest.raises(SystemExit):
             exp_listops.main(["--figure", "3", "--checkpoint", str(other), *tiny])
-        assert "is not a ListOps model of these scripts" in capsys.readouterr().err
+        assert f"is not a ListOps model of these scripts ({why}" in capsys.readouterr().err
 
 
 def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path):
