@@ -148,9 +148,12 @@ SMOKE = dict(
 
 def smoke_rows(hp, name):
     rows = {row: value for row, value in SMOKE.items() if row in hp}
-    rows |= {"augment": "none"} if name == "image" else {}  # AutoAugment would need torchvision
-    rows |= {"max_length": 256} if name in ("text", "retrieval") else {}
-    return rows | {"epochs": {"image": 3, "text": 3, "retrieval": 8}.get(name, SMOKE["epochs"])}
+    special = dict(
+        image={"augment": "none", "batch_size": 8},  # AutoAugment would need torchvision
+        text={"max_length": 256, "epochs": 3},
+        retrieval={"max_length": 256, "epochs": 8},
+    )
+    return rows | special.get(name, {})
 
 
 def load(args, name, hp, seed):
