@@ -1444,18 +1444,12 @@ class SequenceModel(nn.Module):
         input_channels=2, position="none", max_length=None, final_norm=None, head="linear", pair="[x;y]",
         denoise_outputs=None, **block_args,
     ):  # fmt: skip
+        given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "block_args")}
         super().__init__()
-        given = {
-            "block": block,
-            "input": input,
-            "position": position,
-            "head": head,
-            "pair": pair,
-            "pooling": pooling,
-        }
-        for name, value in given.items():
-            if value not in CHOICES[name]:
-                raise ValueError(f"{name} must be one of {', '.join(CHOICES[name])}; got {value!r}")
+        self.arguments = given | block_args  # SequenceModel(**arguments): best.pt carries them
+        for name, choices in CHOICES.items():
+            if given[name] not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}")
         if position.startswith("rotary"):
             if block != "transformer":
                 raise ValueError(
