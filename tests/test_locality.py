@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import common
 import data
@@ -96,3 +97,13 @@ def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):
     assert "test accuracy" in out and len((tmp_path / "runs" / "results.jsonl").read_text().splitlines()) == 1
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "is done" in again and "epoch" not in again.split("is done")[0]
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
+    modes = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: modes.append(mode))
+    flags = ["--compile"] if mode == "default" else ["--compile", mode]
+    exp_locality.main(["--task", "text", "--smoke", "--epochs", "1", "--out", str(tmp_path), *flags])
+    (record,) = common.read_records([tmp_path / "results.jsonl"])
+    assert modes == [mode] and record["compile"] == mode
