@@ -703,14 +703,14 @@ def kept_for_backward(network, task, batch_size):
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def largest_part(card, state, kept, batch_size, splittable):
+def largest_part(card, state, kept_by, batch_size, splittable):
     """What a card of that many GB is asked to compute at once: "all", a --micro-batch, or nothing (None).
 
-    1 GB for the libraries and twice what is kept: the peak of a step measured 1.1 (S4) to 2.0 (Transformer)
-    times that on a CPU, gradients on their way and scratch space included.
+    kept_by(examples) -> bytes. 1 GB for the libraries and twice what is kept: the peak of a step measured 1.1
+    (S4) to 2.0 (Transformer) times that on a CPU, gradients on their way and scratch space included.
     """
     part = batch_size
-    while 1 + (state + 2 * kept * part / batch_size) / 1e9 > card:
+    while 1 + (state + 2 * kept_by(part)) / 1e9 > card:
         part //= 2
         if not part or not splittable:
             return None
@@ -725,14 +725,16 @@ def bench_memory(args):
             as_on_a_gpu.enter_context(contextlib.redirect_stdout(sys.stderr))
             as_on_a_gpu.enter_context(mock.patch("models.chunked_conv1d", conv1d))
             as_on_a_gpu.enter_context(mock.patch("models.surely_full", lambda mask: False))
+            as_on_a_gpu.enter_context(mock.patch("models.MOST_SCORES", {}))
             task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
             network = CELLS[model][1].build(task, hp)
-            kept = kept_for_backward(network, task, hp["batch_size"])
-        state = 16 * sum(p.numel() for p in network.parameters())  # float32: weight, gradient, two moments
-        asked = state, kept, hp["batch_size"], not common.batch_normed(network)
-        row = {"part": "memory", "model": model, "task": name, "batch": hp["batch_size"]}
-        row |= {"state GB": state / 1e9, "kept GB": kept / 1e9}
-        yield row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
+            kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
+            state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
+            asked = state, kept_by, hp["batch_size"], not common.batch_normed(network)
+            row = {"part": "memory", "model": model, "task": name, "batch": hp["batch_size"]}
+            row |= {"state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
+            row |= {f"{card} GB": largest_part(card, *asked) for card in CARDS}
+        yield row
 
 
 # ------------------------------------------------------------------------------------------ loop
@@ -837,16 +839,11 @@ def make_variant(
     if plain or transposed:
         transposing(network)
 
-    def precision(name):
-        if device.type == "cuda":  # TF32 is part of our recipe (resolve_device) and no default of torch
-            torch.set_float32_matmul_precision(name)
-
     if plain:
         optimizer = torch.optim.AdamW(network.parameters(), lr=hp["lr"], weight_decay=hp["weight_decay"])
         batches = plain_batches(task, plan, device)
 
         def epoch(n=None):
-            precision("highest")
             plain_epoch(network, optimizer, itertools.islice(batches, n or len(plan)))
     else:
         optimizer = common.make_optimizer(network, hp)
@@ -860,7 +857,6 @@ def make_variant(
             network.compile()
 
         def epoch(n=None):
-            precision("high")
             for part in [[index] for index in plan[:n]] if wait else [plan[:n]]:
                 batches = there.training_batches(part, noise, 0)
                 losses = train_batches(network, optimizer, batches, hp, autocast)

@@ -37,6 +37,11 @@ import torch.distributed as dist
 from torch.nn import functional as F
 from tqdm import tqdm
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 # A kill costs at most this much work, or an epoch where that is shorter (the tests shorten it).
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 CHECK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
@@ -247,7 +252,6 @@ def resolve_device(name):
     if not there[name]():
         raise UserError(f"--device {name}: this machine or this build of torch has none; use --device cpu")
     if name == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32: part of the recipe on CUDA, README says so
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 
@@ -257,7 +261,7 @@ def use_bf16(amp, device):
     if amp != "auto":
         return amp == "bf16"
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
@@ -370,7 +374,7 @@ def sum_gradients(model, loss):
     total, *sums = flat.split([1, *(g.numel() for g in gradients)])
     for g, s in zip(gradients, sums):
         g.copy_(s.view_as(g))
-    return total[0]
+    return total[0].clone()  # a view would keep all of `flat`
 
 
 # ------------------------------------------------------------------------------------------ optimiser
@@ -503,7 +507,9 @@ def class_terms(logits, batch):
     return loss / batch.examples, {"acc": (correct.sum(), len(label))}
 
 
-DENOISE_CHUNK = 1 << 15  # positions whose vocabulary logits exist at one time
+# Positions whose logits and their temporaries are made at one time; one float32 copy of all logits is kept
+# for the backward pass.
+DENOISE_CHUNK = 1 << 15
 IGNORED = -100  # a target that is no id
 
 
@@ -552,7 +558,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     time limit and on SIGTERM, with the state saved, and UserError when the loss is no longer a number,
     memory runs out, or --micro-batch would change the mathematics.
     """
-    require_splittable(model, hp["batch_size"], args.micro_batch)
+    require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
     task, model = task.to(device), model.to(device)
@@ -573,7 +579,10 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
         order.set_state(state["order"].cpu())
-        noise.set_state(state["noise"].cpu())
+        if state["noise_device"] == device.type:
+            noise.set_state(state["noise"].cpu())
+        else:  # begun on another kind of device, whose generator has another state: a new stream
+            noise.manual_seed(seed + 1 + 10**9 + state["epoch"] * steps_per_epoch + state["step"])
         set_global_rng(state["rng"], device)
         epoch, step, totals, curve, spent = (
             state[k] for k in ("epoch", "step", "totals", "curve", "seconds")
@@ -593,6 +602,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
             "schedule": schedule.state_dict(),
             "order": order_at_start,
             "noise": noise.get_state(),
+            "noise_device": device.type,
             "rng": get_global_rng(device),
             "epoch": epoch,
             "step": step,
@@ -696,9 +706,11 @@ def evaluate(model, task, split, loss_fn, autocast, args, stop):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
     totals, stopped = {}, False
-    batches = task.evaluation_batches(split, rank=rank(), ranks=ranks())
+    # Many positions at once, but where memory is short no more than a part of a training batch may have.
+    most = min(1 << 16, args.micro_batch * task.docs * task.max_length if args.micro_batch else 1 << 16)
+    batches = task.evaluation_batches(split, most, rank(), ranks())
     for batch in tqdm(batches, split, leave=False, disable=no_bar()):
-        with autocast:
+        with autocast, out_of_memory_advice(model, len(batch.label), args.micro_batch):
             loss, metrics = loss_fn(model, batch)
         add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
         stopped = bool(stop) or time.monotonic() > args.deadline
@@ -782,9 +794,16 @@ def batch_normed(model):
     return any(getattr(module, "kind", None) == "batch" for module in model.modules())
 
 
-def require_splittable(model, batch_size, micro_batch):
-    """Raise UserError where --micro-batch would not be the same mathematics."""
-    if batch_normed(model) and micro_batch and micro_batch < batch_size:
+def require_splittable(model, batch_size, args):
+    """Raise UserError where --micro-batch would not be the same mathematics, or could not work."""
+    if not args.micro_batch or args.micro_batch >= batch_size:
+        return
+    if args.compile == "reduce-overhead":
+        raise UserError(
+            "--micro-batch adds up gradients that a CUDA graph would overwrite; "
+            "give --compile without reduce-overhead"
+        )
+    if batch_normed(model):
         raise UserError(
             "--micro-batch would change this model: its batch normalisation needs the whole batch at once; "
             "leave the flag out, share the batch between GPUs with torchrun, or give a smaller --batch-size"
@@ -900,9 +919,11 @@ def claim_folder(out, identity, fresh):
             return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        claim(folder)
         if fresh:
             for file in folder.iterdir():
-                file.unlink()
+                if file != folder / "lock":
+                    file.unlink()
         note = folder / "identity.json"
         if note.exists():
             found = json.loads(note.read_text())
@@ -924,6 +945,25 @@ def claim_folder(out, identity, fresh):
             f"cannot write to --out {out}: {error.strerror}; choose a folder you can write to"
         ) from error
     return folder
+
+
+CLAIMED = {}  # folder: its open lock file, until the process ends
+
+
+def claim(folder):
+    """Refuse a folder that another process is training in: both would write the same last.pt. The system
+    frees the lock of a process that is killed."""
+    if not fcntl or folder in CLAIMED:
+        return
+    CLAIMED[folder] = open(folder / "lock", "w")
+    try:
+        # A lock of the process, which the workers that it forks do not inherit.
+        fcntl.lockf(CLAIMED[folder], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        del CLAIMED[folder]
+        raise UserError(
+            f"{folder} is being trained by another process; wait for it, or use another --out"
+        ) from None
 
 
 def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expected=None):
@@ -1009,12 +1049,8 @@ def append_record(path, line):
 @contextlib.contextmanager
 def locked(file):
     """An exclusive lock where the system has one; a single O_APPEND write is all we rely on elsewhere."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
+    if fcntl:
+        fcntl.flock(file, fcntl.LOCK_EX)
     yield  # closing the file releases the lock
 
 

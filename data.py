@@ -30,6 +30,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 import tarfile
 import tempfile
@@ -902,13 +903,16 @@ def listops_splits(counts, seed, progress=True):
 
 def load_listops(root):
     def make():
-        official = [f for f in (root / "listops-1000", root / "lra_release" / "listops-1000") if f.is_dir()]
         if official:
             splits = {name: read_listops_tsv(official[0] / f"basic_{name}.tsv") for name in LISTOPS_COUNTS}
             return splits, {"from": "lra_release"}
         return listops_splits(LISTOPS_COUNTS, seed=0), {"from": "generated", "seed": 0}
 
-    splits, source = packed(root, "listops", make)
+    # The release holds two; everyone uses the inner one.
+    places = (root, root / "lra_release" / "lra_release", root / "lra_release")
+    official = [top / "listops-1000" for top in places if (top / "listops-1000").is_dir()]
+    # Under a name of their own, or files put there later would be passed over for what was generated before.
+    splits, source = packed(root, "listops-official" if official else "listops", make)
     return Task("listops", 10, 17, LISTOPS_FIRST_ID, 2000, **splits, source=source)
 
 
@@ -965,6 +969,13 @@ AAN_FILES = {
 }
 AAN_FOLDERS = ("retrieval", "lra_release/lra_release/tsv_data", "lra_release/tsv_data", "tsv_data", ".")
 AAN_MAX_ROW = 64 << 20  # bytes; a row holds two whole papers
+
+
+def require(names, root, smoke=False):
+    """Raise DataError now, not after hours of other tasks, where one of the tasks `names` can only be had by
+    asking for it (Retrieval)."""
+    if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
+        find_aan(root)
 
 
 def find_aan(root):
@@ -1239,15 +1250,27 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     items = [[(epoch, int(i)) for i in index[start:stop]] for index, (start, stop, _) in zip(plan, shares)]
     workers = max(1, min(8, (os.cpu_count() or 1) // ranks - 1))
     loader = torch.utils.data.DataLoader(
-        AugmentedImages(task.rgb, task.seed), batch_sampler=items, num_workers=workers, prefetch_factor=8
+        AugmentedImages(task.rgb, task.seed),
+        batch_sampler=items,
+        num_workers=workers,
+        prefetch_factor=8,
+        worker_init_fn=ignore_sigterm,
+        generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
     device = task.train.tokens.device
     for index, (start, stop, copies), pixels in zip(plan, shares, loader):
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
         mask = torch.ones_like(tokens, dtype=torch.bool)
-        label, examples = task.train.label[index[start:stop].to(device)], copies * len(index)
+        label = task.train.label[index[start:stop].to(device, non_blocking=True)]
+        examples = copies * len(index)
         positions = torch.full((), examples * mask.shape[1], device=device)
         yield Batch(tokens, mask, label, examples=examples, positions=positions)
+
+
+def ignore_sigterm(worker):
+    """Schedulers and torchrun send SIGTERM to every process of a run; the loop still needs the workers to
+    come to its checkpoint, and ends them itself."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def flip_images(batch, noise):
@@ -1433,17 +1456,7 @@ def load(
             raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
         task = replace(task, max_length=min(max_length, task.max_length))
     if limit is not None:
-        n = len(task.train.label)
-        if limit > n:
-            raise DataError(
-                f"--limit {limit} asks for more than the {n} training examples of {name}; "
-                "give a smaller number or none"
-            )
-        kept = fixed_order(n)[:limit]
-        rgb = None if task.rgb is None else task.rgb[kept.numpy()]
-        watched = fixed_order(len(task.val.label))[:limit] if limit < len(task.val.label) else None
-        val = task.val if watched is None else select(task.val, watched, task.docs)
-        task = replace(task, train=select(task.train, kept, task.docs), val=val, rgb=rgb)
+        task = limited(task, limit)
     transforms = []
     if name == "listops" and augment == "paper":
         transforms.append(
@@ -1454,6 +1467,20 @@ def load(
     if denoise:
         transforms.append(lambda batch, noise: corrupt(batch, noise, task.vocab))
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None, seed=seed)
+
+
+def limited(task, limit):
+    """The task with so many training examples, and no more validation examples than those; see load."""
+    n, watched = len(task.train.label), len(task.val.label)
+    if limit > n:
+        raise DataError(
+            f"--limit {limit} asks for more than the {n} training examples of {task.name}; "
+            "give a smaller number or none"
+        )
+    kept = fixed_order(n)[:limit]
+    rgb = None if task.rgb is None else task.rgb[kept.numpy()]
+    val = task.val if limit >= watched else select(task.val, fixed_order(watched)[:limit], task.docs)
+    return replace(task, train=select(task.train, kept, task.docs), val=val, rgb=rgb)
 
 
 def smoke_task(name):
@@ -1485,10 +1512,10 @@ def smoke_task(name):
 
 
 def is_present(name, root):
-    """Whether load(name, root) would neither fetch nor generate."""
+    """Whether load(name, root) would neither fetch nor generate (of Pathfinder, the hard set)."""
     if name == "image":
         return (root / "cifar-10-batches-bin").is_dir()
-    folders = [root / "packed" / name]
+    folders = [root / "packed" / name, root / "packed" / f"{name}-official"]
     if name in PATHFINDER_SIZE:
         folders = [root / f"pathfinder{PATHFINDER_SIZE[name]}-hard", *(root / "packed").glob(f"{name}-*")]
     return any((folder / "manifest.json").exists() for folder in folders)

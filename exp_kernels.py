@@ -533,7 +533,9 @@ def main(argv=None):
         if args.checkpoint:
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
-        for name in common.chosen(args.task, TASKS6):
+        names = common.chosen(args.task, TASKS6)
+        data.require(names, args.data_dir, args.smoke)
+        for name in names:
             for model in chosen:
                 for seed in range(args.seed, args.seed + args.seeds):
                     run_cell(args, name, model, seed)

@@ -254,7 +254,9 @@ def main(argv=None):
             return report(args)
         kernels = args.kernel or ([5] if args.smoke else ["all"])
         kernels = list(TABLE1) if "all" in kernels else sorted(set(kernels))
-        for name in common.chosen(args.task, TASKS7):
+        names = common.chosen(args.task, TASKS7)
+        data.require(names, args.data_dir, args.smoke)
+        for name in names:
             for kernel in kernels:
                 for seed in range(args.seed, args.seed + args.seeds):
                     run_cell(args, name, kernel, seed)

@@ -254,7 +254,9 @@ def main(argv=None):
         if args.report is not None:
             return report(args)
         chosen = common.chosen(args.model or (["transformer"] if args.smoke else ["all"]), TABLES)
-        for name in common.chosen(args.task, COLUMNS):
+        names = common.chosen(args.task, COLUMNS)
+        data.require(names, args.data_dir, args.smoke)
+        for name in names:
             for model in chosen:
                 for seed in range(args.seed, args.seed + args.seeds):
                     run_cell(args, name, model, seed)

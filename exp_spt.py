@@ -580,7 +580,7 @@ def load(args, name, cell, augment):
     """
     options = dict(augment=augment, limit=args.limit, max_length=args.max_length, smoke=args.smoke)
     if name == "scifar":
-        task = colour_images(args.data_dir, args.limit, args.smoke)
+        task = colour_images(args.data_dir, args.limit, args.max_length, args.smoke)
     else:
         task = data.load(name, args.data_dir, levels="hard", **options)
     if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
@@ -595,9 +595,9 @@ def load(args, name, cell, augment):
     return replace(task, train=data.select(task.train, kept.repeat(-(-n // len(kept)))[:n], task.docs))
 
 
-def colour_images(root, limit, smoke):
+def colour_images(root, limit, max_length, smoke):
     """sCIFAR: the images of the task "image" with three symbols, R, G and B, per position."""
-    grey = data.load("image", root, augment="none", smoke=smoke)
+    grey = data.load("image", root, augment="none", max_length=max_length, smoke=smoke)
     if smoke:  # the grey stand-in, tinted
         splits = {
             s: getattr(grey, s).tokens.view(-1, 1) // torch.tensor([1, 2, 3], dtype=torch.uint8)
@@ -612,13 +612,8 @@ def colour_images(root, limit, smoke):
         s: getattr(grey, s)._replace(tokens=rgb.reshape(-1), offsets=3 * getattr(grey, s).offsets)
         for s, rgb in splits.items()
     }
-    n = len(grey.train.label)
-    if limit is not None:
-        if limit > n:
-            raise data.DataError(f"--limit {limit} asks for more than the {n} training examples of scifar")
-        kept = data.fixed_order(n)[:limit]
-        splits["train"] = data.select(splits["train"], kept)
-    return replace(grey, name="scifar", max_length=3072, **splits)
+    colours = replace(grey, name="scifar", max_length=3072, **splits)
+    return colours if limit is None else data.limited(colours, limit)
 
 
 def unlabelled(task):
@@ -1137,6 +1132,7 @@ def main(argv=None):
         chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
         if not chosen:
             raise UserError("nothing to run: no recipe or figure has these tasks and models together")
+        data.require({name for name, _ in chosen}, args.data_dir, args.smoke)
         for name, cell in chosen:
             for seed in range(args.seed, args.seed + args.seeds):
                 run_cell(args, name, cell, seed)

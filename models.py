@@ -156,13 +156,27 @@ class Norm(nn.Module):
         return mean, var
 
 
+class SumOverRanks(torch.autograd.Function):
+    """Every rank's loss reads the sum, so that the gradient is the sum of all ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        torch.distributed.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        torch.distributed.all_reduce(gradient)
+        return gradient
+
+
 def sum_over_ranks(x):
     """Sum of x over all ranks, with its gradient; x itself when there is one rank."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return x
-    from torch.distributed.nn.functional import all_reduce
-
-    return all_reduce(x)
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return SumOverRanks.apply(x)
+    return x
 
 
 # ------------------------------------------------------------------------------------------ convolutions
@@ -616,8 +630,9 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     Lambda, P, B, C = (real_pair(z) for z in (Lambda, P, B, C_tilde))
     dt = at_least_float32(dt)
     # Angles in float64: as float32 powers of omega_1 they would cost the kernel three digits.
-    theta = torch.arange(L // 2 + 1, dtype=torch.float64, device=dt.device) * (2 * math.pi / L)
-    s, c = torch.sin(theta / 2).to(dt.dtype), torch.cos(theta / 2).to(dt.dtype)
+    place = dt.device if dt.device.type != "mps" else "cpu"  # Apple's GPUs have no float64
+    theta = torch.arange(L // 2 + 1, dtype=torch.float64, device=place) * (2 * math.pi / L)
+    s, c = (f(theta / 2).to(dt.dtype).to(dt.device) for f in (torch.sin, torch.cos))
     turn = torch.complex(c, s)  # e^(i theta / 2)
 
     conjugate_P = P[0], -P[1]
@@ -1262,6 +1277,9 @@ class DampedEMA(nn.Module):
         return F.silu(long_conv(x.transpose(1, 2), forward, *backward, bwd_lag=0).transpose(1, 2))
 
 
+MOST_SCORES = {"cpu": 1 << 24}  # that MEGA's attention makes at once, by device; elsewhere 2^28
+
+
 class MegaBlock(nn.Module):
     """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own residual
     and norm.
@@ -1348,8 +1366,8 @@ class MegaBlock(nn.Module):
     def rows_at_once(keys):
         """All, unless all scores would take 64 MB (GPU: 1 GB); pieces pay for the second making of theirs
         by fitting into a CPU's cache."""
-        most = 1 << (24 if keys.device.type == "cpu" else 28)
-        return keys.shape[1] if keys.numel() * keys.shape[1] < most else 256
+        scores = keys.numel() * keys.shape[1]
+        return keys.shape[1] if scores < MOST_SCORES.get(keys.device.type, 1 << 28) else 256
 
     def attend_rows(self, q, k, v, keys, first=0):
         """attend() for the queries q (B, rows, Z) at positions first, first + 1, ... -> (B, rows, E)."""
@@ -1462,6 +1480,9 @@ class SequenceModel(nn.Module):
         self.embedding = nn.Embedding(vocab, d_model, padding_idx=0) if input == "tokens" else None
         self.input_linear = nn.Linear(input_channels, d_model) if input == "pixels" else None
         self.position_table = nn.Embedding(max_length, d_model) if position == "learned" else None
+        if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
+            table = sinusoidal_positions(max_length or 0, d_model).to(torch.get_default_dtype())
+            self.register_buffer("sinusoid", table, persistent=False)
         self.blocks = nn.ModuleList(BLOCKS[block](d_model, **block_args) for _ in range(depth))
         self.final_norm = Norm(final_norm, d_model) if final_norm else None
         outputs = 1 if classes == 2 else classes
@@ -1480,7 +1501,9 @@ class SequenceModel(nn.Module):
         x = self.embedding(tokens) if self.input_linear is None else self.input_linear(tokens)
         L = x.shape[1]
         if self.position == "sinusoidal":
-            x = x + sinusoidal_positions(L, x.shape[2]).to(x)
+            if L > len(self.sinusoid):
+                self.sinusoid = sinusoidal_positions(L, x.shape[2]).to(self.sinusoid)
+            x = x + self.sinusoid[:L].to(x.dtype)
         elif self.position == "learned":
             x = x + self.position_table.weight[:L]
         for block in self.blocks:

@@ -48,9 +48,9 @@ def test_flop_and_bytes_agree_with_a_calculation_by_hand(groups):
     )
     n, real, D, H, K = batch.mask.numel(), int(batch.mask.sum()), 32, 48, 5
     assert real < n, "the batch should have padding"
-    forward = 2 * (2 * n * K * (D // groups) * H + 2 * n * H * D) + 2 * real * D * task.vocab + 2 * 4 * D
+    forward = 2 * (2 * n * K * (D // groups) * H + 2 * n * H * D) + 2 * n * D * task.vocab + 2 * 4 * D
     assert work["flop"] == 3 * forward
-    moved = 3 * 4 * (n * D + 2 * 2 * n * D + real * (D + task.vocab) + 4 * (D + 1))
+    moved = 3 * 4 * (n * D + 2 * 2 * n * D + n * (D + task.vocab) + 4 * (D + 1))
     assert work["bytes"] == moved + 12 * sum(p.numel() for p in model.parameters())
     assert (work["positions"], work["padded"]) == (real, n)
 
@@ -240,11 +240,14 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
 
 
 def test_cards_are_asked_for_what_they_can_hold():
-    assert bench.largest_part(8, 0, 3.4e9, 64, splittable=False) == "all"
-    assert bench.largest_part(8, 0, 3.6e9, 64, splittable=False) is None
-    assert bench.largest_part(8, 0, 12e9, 64, splittable=True) == "--micro-batch 16"
-    assert bench.largest_part(8, 0, 12e9, 1, splittable=True) is None
-    assert bench.largest_part(8, 7.5e9, 0, 64, splittable=True) is None
+    def asked(card, whole, batch, splittable, state=0):
+        return bench.largest_part(card, state, lambda part: whole * part / batch, batch, splittable)
+
+    assert asked(8, 3.4e9, 64, splittable=False) == "all"
+    assert asked(8, 3.6e9, 64, splittable=False) is None
+    assert asked(8, 12e9, 64, splittable=True) == "--micro-batch 16"
+    assert asked(8, 12e9, 1, splittable=True) is None
+    assert asked(8, 0, 64, splittable=True, state=7.5e9) is None
 
 
 def test_memory_lists_the_cells_that_were_asked_for(capsys):

@@ -374,3 +374,18 @@ def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatc
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, data; sys.exit(any(m in sys.modules for m in ('torchvision', 'matplotlib')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_the_generated(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(data, "LISTOPS_COUNTS", {"train": 300, "val": 40, "test": 40})
+    assert data.load("listops", tmp_path).source["from"] == "generated"
+    for release, value in (("lra_release", 3), ("lra_release/lra_release", 7)):
+        folder = tmp_path / release / "listops-1000"
+        folder.mkdir(parents=True)
+        for split in data.LISTOPS_COUNTS:
+            row = f"( ( ( [MAX 1 ) {value} ) ] )\t{value}\n"
+            (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + row)
+    task = data.load("listops", tmp_path)
+    assert task.source["from"] == "lra_release" and task.train.label.tolist() == [7]

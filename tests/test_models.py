@@ -832,3 +832,13 @@ def test_compiled_models_train_as_eager_ones(name, overrides):
             optimizer.step()
         losses.append(loss.item())
     assert abs(losses[0] - losses[1]) < 1e-4
+
+
+def test_summed_sinusoidal_positions_grow_with_the_sequence_and_stay_out_of_checkpoints():
+    model = models.SequenceModel("conv", 0, 6, 11, 10, position="sinusoidal", max_length=4)
+    tokens = torch.randint(1, 11, (2, 9), generator=torch.Generator().manual_seed(0))
+    for length in (3, 9, 5):
+        features = model(tokens[:, :length], torch.ones(2, length, dtype=torch.bool))
+        want = model.embedding(tokens[:, :length]) + models.sinusoidal_positions(length, 6).float()
+        torch.testing.assert_close(features, want)
+    assert not any("sinusoid" in name for name in model.state_dict())

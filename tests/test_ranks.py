@@ -187,3 +187,15 @@ def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     assert len(two) == len(one) == 1 and (two[0]["ranks"], one[0]["ranks"]) == (2, 1)
     assert two[0]["run"] == one[0]["run"]  # how many ranks computed it is not part of what it is
     assert two[0]["test_acc"] == pytest.approx(one[0]["test_acc"], abs=0.03)
+
+
+def test_workers_outlive_a_sigterm_to_the_whole_group():
+    """The loop comes to its checkpoint with their help, and ends them itself."""
+    rgb = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).numpy()
+    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
+    batches = task.training_batches([torch.arange(64)] * 20, None, epoch=0)
+    next(batches)
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGTERM)
+    assert workers and len(list(batches)) == 19

@@ -194,3 +194,58 @@ def test_the_model_does_not_reshuffle_the_data(tmp_path):
     assert len(seen[0]) == len(seen[1]) == 6
     assert all(torch.equal(a, b) for a, b in zip(*seen))
     assert not torch.equal(seen[0][0][:, :64], seen[0][3][:, :64])  # and another epoch is another one
+
+
+def test_a_cell_that_another_process_trains_is_refused_and_free_again_after_a_kill(tmp_path):
+    """Both would write the same last.pt."""
+    command = [*RUN, "--epochs", "200", "--out", str(tmp_path)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, env=ONE_THREAD, **pipes) as first:
+        try:
+            while "parameters" not in (line := first.stdout.readline()):
+                assert line, "the first run ended"
+            second = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=120)
+        finally:
+            first.kill()
+    assert second.returncode == 2 and "trained by another process" in second.stderr
+    assert "Traceback" not in second.stderr
+    common.claim(next(tmp_path.glob("smoke-*")))
+
+
+def test_a_run_begun_on_another_kind_of_device_continues(tmp_path):
+    """A CUDA generator's state has 16 bytes, which no CPU generator can read."""
+    args = common.argparse.Namespace(
+        device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None
+    )
+    args.deadline = 0.0
+    task = data.load("text", "unused", denoise=True, limit=32, smoke=True)
+    hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)
+
+    def fit():
+        model = models.SequenceModel("conv", 1, 8, 259, 2, denoise=True, d_hidden=8, kernel=3)
+        return common.fit(model, task, common.multitask_loss, hp, args, tmp_path)
+
+    with pytest.raises(common.Interrupted):
+        fit()
+    state = torch.load(tmp_path / "last.pt", weights_only=True)
+    assert state["step"] == 1 and state["noise_device"] == "cpu"
+    state |= {"noise": torch.zeros(16, dtype=torch.uint8), "noise_device": "cuda"}
+    common.save_checkpoint(tmp_path / "last.pt", state)
+    args.deadline = float("inf")
+    assert fit()["steps"] == 4
+
+
+def test_all_tasks_are_refused_before_the_first_is_trained_where_one_cannot_be_had(tmp_path, capsys):
+    """Retrieval is fetched only when asked: not found out after the hours of the tasks before it."""
+    for name in ("locality", "multitask", "kernels", "positional", "spt"):
+        with pytest.raises(SystemExit) as stop:
+            importlib.import_module(f"exp_{name}").main(["--task", "all", "--data-dir", str(tmp_path)])
+        assert stop.value.code == 2 and "--task retrieval --fetch" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_cuda_graphs_do_not_add_up_gradients():
+    args = common.argparse.Namespace(micro_batch=4, compile="reduce-overhead")
+    with pytest.raises(common.UserError, match="without reduce-overhead"):
+        common.require_splittable(models.Norm("layer", 4), 16, args)
+    common.require_splittable(models.Norm("layer", 4), 4, args)  # one part: nothing to add up

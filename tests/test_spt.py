@@ -505,7 +505,7 @@ def test_flags_go_before_the_smoke_settings():
 
 
 def test_colour_images_carry_three_symbols_a_position():
-    task = exp_spt.colour_images("unused", None, smoke=True)
+    task = exp_spt.colour_images("unused", None, None, smoke=True)
     grey = data.load("image", "unused", augment="none", smoke=True)
     assert task.max_length == 3072 and task.train.tokens.dtype == torch.uint8
     batch = task.gather("train", torch.arange(2))
