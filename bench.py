@@ -256,6 +256,8 @@ def bench_layers(args):
     chosen = [
         name for name in LAYERS if not args.only or any(name.lower().startswith(o.lower()) for o in args.only)
     ]
+    if not chosen:
+        raise common.UserError(f"--only: no layer begins so; there are {', '.join(LAYERS)}")
     for name in chosen:
         row = {"part": "layers", "layer": name, "batch": LAYERS[name][0], "d_model": 128}
         for L in args.lengths:

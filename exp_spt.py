@@ -1,8 +1,9 @@
 """Paper B (arXiv 2310.02980), "Never Train from Scratch": self-pretraining, that is first restoring the
 inputs of the task's own training set, then learning its labels.
 
-    python exp_spt.py --task image --objective none masked causal     Table 1, Image: 42.44 from scratch,
-                                                                      76.00 after causal pretraining
+    python exp_spt.py --task image --objective none masked causal     Table 1, Image: 42.44 from scratch
+                                                                      (Tay et al.'s, another recipe), 76.00
+                                                                      after causal pretraining
     python exp_spt.py --task all --model rotary s4 --objective none masked    Table 2 and Figure 1
     python exp_spt.py --task all --figure 3                            the cells of one figure (1 to 5)
     python exp_spt.py --report                                         ours beside the paper's, and
@@ -753,7 +754,8 @@ def averaged(records, column, cell):
 def report(args):
     records = common.report_records(args, "spt")
     full = [r for r in records if r["budget"] == "paper"]
-    print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means\n")
+    print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means.")
+    print("Table 1's Transformer from scratch: the numbers of Tay et al. (2021), whose recipe was another.\n")
     for number in [args.figure] if args.figure else SECTIONS:
         SECTIONS[number](args, full)
     if not args.figure:
