@@ -589,7 +589,8 @@ def cells_of(*flags):
     return parser_args
 
 
-def test_flags_choose_cells():
+def test_flags_choose_cells(monkeypatch):
+    monkeypatch.setattr(exp_spt.data, "require", lambda *args: None)  # as if Retrieval had been fetched
     assert cells_of("--task", "image") == {"image": [Cell("transformer", o) for o in ("none", "masked")]}
     every = cells_of("--task", "all", "--model", "all", "--objective", "all")
     assert sum(map(len, every.values())) == 4 * len(EVERY) and len(every["pathx256"]) == 4
