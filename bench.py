@@ -49,7 +49,6 @@ import itertools
 import json
 import math
 import os
-import platform
 import random
 import shutil
 import subprocess
@@ -165,13 +164,11 @@ def toeplitz_gate_conv(z, kernel, bias):
     return y + bias.repeat(H // C)[:, None]
 
 
-def attention(q, k, v, attn_mask=None, is_causal=False):
+def attention(q, k, v, attn_mask=None):
     """Softmax attention with its matrix of scores."""
     scores = q @ k.mT / q.shape[-1] ** 0.5
-    if attn_mask.dtype == torch.bool:
+    if attn_mask is not None:
         scores = scores.masked_fill(~attn_mask, -torch.inf)
-    else:
-        scores = scores + attn_mask
     return scores.softmax(-1) @ v
 
 
@@ -353,13 +350,9 @@ def bench_data(args):
             continue
         task = data.load(name, args.data_dir, augment="none")
         for bucket in (False, True):
-            plan, lengths = (
-                task.plan(batch_size, torch.Generator().manual_seed(0), bucket),
-                task.lengths["train"],
-            )
-            padded = sum(len(index) * int(task.padded(lengths[index].max())) for index in plan)
+            plan = task.plan(batch_size, torch.Generator().manual_seed(0), bucket)
             order = "bucketed" if bucket else "random"
-            share = f"{1 - int(lengths.sum()) / padded:.1%} padding"
+            share = f"{padding(task, plan, rounded=True):.1f}% padding"
             yield data_row(f"{name}, batch {batch_size}, {order}", share, (None, None))
 
 
@@ -469,17 +462,7 @@ def train_batches(network, optimizer, batches, hp, autocast):
     """What common.fit does with the batches of an epoch, bookkeeping on the device included -> losses."""
     totals, losses = {}, []
     for batch in batches:
-        optimizer.zero_grad(set_to_none=True)
-        batch_loss = 0.0
-        for part in batch.parts(hp["batch_size"]):
-            with autocast:
-                loss, metrics = common.multitask_loss(network, part)
-            loss.backward()
-            batch_loss += loss.detach()
-            common.add_up(totals, metrics)
-        if hp.get("clip"):
-            torch.nn.utils.clip_grad_norm_(network.parameters(), hp["clip"])
-        optimizer.step()
+        batch_loss = common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, totals)
         common.add_up(totals, {"loss": (batch_loss * batch.examples, batch.examples)})
         losses.append(batch_loss)
     return losses
@@ -943,16 +926,13 @@ PARTS = {
 
 
 def machine():
-    cpu = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = (
-            row.split(":")[1].strip()
-            for row in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in row
-        )
-        cpu = next(names, cpu)
     load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
-    return {"cpu": cpu, "threads": torch.get_num_threads(), "torch": torch.__version__, "load": load}
+    return {
+        "cpu": common.cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "load": load,
+    }
 
 
 def markdown(rows, columns=None):

@@ -265,14 +265,18 @@ def use_bf16(amp, device):
     return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def cpu_name():
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()
+
+
 def device_name(device):
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpu = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        cpu = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return f"{cpu}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type} {cpu}"
+    threads = f"{cpu_name()}, {torch.get_num_threads()} threads"
+    return threads if device.type == "cpu" else f"{device.type} {cpu_name()}"
 
 
 def git_state():
@@ -579,7 +583,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         optimizer.load_state_dict(state["optimizer"])
         schedule.load_state_dict(state["schedule"])
         order.set_state(state["order"].cpu())
-        if state["noise_device"] == device.type:
+        if state.get("noise_device", device.type) == device.type:  # older checkpoints do not say
             noise.set_state(state["noise"].cpu())
         else:  # begun on another kind of device, whose generator has another state: a new stream
             noise.manual_seed(seed + 1 + 10**9 + state["epoch"] * steps_per_epoch + state["step"])
@@ -627,19 +631,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         bar = tqdm(total=len(plan), initial=step, desc=title, leave=False, disable=no_bar())
         model.train()
         for batch in task.training_batches(plan[step:], noise, epoch, rank(), ranks()):
-            optimizer.zero_grad(set_to_none=True)
-            batch_loss = 0.0
-            for part in batch.parts(args.micro_batch or hp["batch_size"]):
-                with out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
-                    with autocast:
-                        loss, metrics = loss_fn(model, part)
-                    loss.backward()
-                batch_loss += loss.detach()
-                add_up(totals, metrics)
-            batch_loss = sum_gradients(model, batch_loss)
-            if hp.get("clip"):
-                torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
-            optimizer.step()
+            batch_loss = train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, args.micro_batch)
             schedule.on_step()
             add_up(totals, {"loss": (batch_loss * len(plan[step]), len(plan[step]))})
             recent.append(batch_loss)
@@ -701,13 +693,34 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     }
 
 
+def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_batch=None):
+    """One step of the optimiser on a (rank's share of a) batch, in parts -> the loss of the global batch.
+    Metrics are added to `totals`."""
+    optimizer.zero_grad(set_to_none=True)
+    batch_loss = 0.0
+    for part in batch.parts(micro_batch or hp["batch_size"]):
+        with out_of_memory_advice(model, hp["batch_size"], micro_batch):
+            with autocast:
+                loss, metrics = loss_fn(model, part)
+            loss.backward()
+        batch_loss += loss.detach()
+        add_up(totals, metrics)
+    batch_loss = sum_gradients(model, batch_loss)
+    if hp.get("clip"):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
+    optimizer.step()
+    return batch_loss
+
+
 @torch.no_grad()
 def evaluate(model, task, split, loss_fn, autocast, args, stop):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
     totals, stopped = {}, False
     # Many positions at once, but where memory is short no more than a part of a training batch may have.
-    most = min(1 << 16, args.micro_batch * task.docs * task.max_length if args.micro_batch else 1 << 16)
+    most = 1 << 16
+    if args.micro_batch:
+        most = min(most, args.micro_batch * task.docs * task.max_length)
     batches = task.evaluation_batches(split, most, rank(), ranks())
     for batch in tqdm(batches, split, leave=False, disable=no_bar()):
         with autocast, out_of_memory_advice(model, len(batch.label), args.micro_batch):
@@ -947,7 +960,7 @@ def claim_folder(out, identity, fresh):
     return folder
 
 
-CLAIMED = {}  # folder: its open lock file, until the process ends
+CLAIMED = {}  # folder: its open lock file, until its record is written
 
 
 def claim(folder):
@@ -1025,6 +1038,8 @@ def write_record(args, folder, identity, result, budget, source):
     append_record(args.out / "results.jsonl", line)
     with contextlib.suppress(FileNotFoundError):
         (folder / "last.pt").unlink()
+    if folder in CLAIMED:
+        CLAIMED.pop(folder).close()
     return line
 
 

@@ -197,6 +197,14 @@ def test_loop_compares_all_variants(tmp_path, capsys):
     assert all(rows[name]["bytes/s"] > 0 for name in rows.keys() - skipped)
 
 
+def test_every_layer_does_what_its_naive_form_does():
+    """bench_layers stops where they differ; the memory of a pass is a process of its own, and left out."""
+    args = SimpleNamespace(only=None, lengths=[48, 160], repeats=1, clock="cpu", memory_length=0)
+    rows = list(bench.bench_layers(args))
+    assert [row["layer"] for row in rows] == list(bench.LAYERS)
+    assert all(row[f"naive_ms_{L}"] > 0 for row in rows for L in args.lengths)
+
+
 def test_all_runs_every_part(monkeypatch, capsys):
     rows = {part: dict.fromkeys(bench.STEP_COLUMNS) | {"part": part} for part in bench.PARTS}
     rows["step"] |= {"model": "s4", "task": "text", "table": "Table 3"}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import common
 import data
@@ -117,6 +118,15 @@ def test_warmup_then_constant_or_cosine_scales_every_group():
 def text_batch(denoise=True):
     task = data.load("text", "unused", denoise=denoise, smoke=True)
     return next(task.training_batches([torch.arange(7)], torch.Generator().manual_seed(0), 0))
+
+
+def test_a_training_step_asks_nothing_of_the_device():
+    """Fake tensors hold nothing that could be read: counting positions or picking real ones would raise."""
+    batch, model = text_batch(), conv_model(denoise=True)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        seen = {k: fake.from_tensor(v) for k, v in batch._asdict().items() if torch.is_tensor(v)}
+        loss, metrics = common.multitask_loss(model, batch._replace(**seen))
+    assert loss.shape == () and metrics.keys() == {"acc", "denoise_acc", "masked_acc"}
 
 
 def test_multitask_loss_is_the_sum_of_two_plain_means():
