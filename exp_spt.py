@@ -354,24 +354,27 @@ def denoise_terms(model, features, batch, task, image_loss):
     Retrieval without one, so that their features themselves are the logits.
     """
     channels = CHANNELS.get(task.name, 1)
-    rows = batch.selected.flatten().nonzero()[:, 0]
     target = batch.target.unflatten(1, (-1, channels)).flatten(0, 1)
     offset = task.first_id if task.name in MEAN_STD else 0  # 256 grey values, no special ids
-    loss, right, total = 0.0, torch.zeros((), device=rows.device), len(rows)
-    power, error = torch.zeros(2, device=rows.device)
-    for chunk in rows.split(common.DENOISE_CHUNK):
-        guess, wanted = model.denoise(features.flatten(0, 1)[chunk]).float(), target[chunk]
+    chosen = batch.selected.flatten()
+    loss, right, total = 0.0, torch.zeros((), device=chosen.device), chosen.sum()
+    power, error = torch.zeros(2, device=chosen.device)
+    # All positions are restored, those not chosen ignored: to pick rows the host would wait for the device.
+    for chunk, wanted, here in zip(
+        *(x.split(common.DENOISE_CHUNK) for x in (features.flatten(0, 1), target, chosen))
+    ):
+        guess = model.denoise(chunk).float()
         if image_loss == "l1" and task.name in L1_TASKS:
-            wanted = normalised(wanted, task)
-            loss = loss + (guess - wanted).abs().sum() / (batch.positions * channels)
-            power, error = power + wanted.square().sum(), error + (guess.detach() - wanted).square().sum()
+            wanted, here = normalised(wanted, task), here.unsqueeze(1)
+            error_here = (guess - wanted) * here
+            loss = loss + error_here.abs().sum() / (batch.positions * channels)
+            power, error = power + (wanted * here).square().sum(), error + error_here.detach().square().sum()
             right, total = (power - error).clamp(min=0), power
         else:
-            wanted = wanted[:, 0] - offset
-            loss = loss + F.cross_entropy(guess, wanted, reduction="sum") / batch.positions
+            wanted = (wanted[:, 0] - offset).masked_fill(~here, common.IGNORED)
+            lost = F.cross_entropy(guess, wanted, reduction="sum", ignore_index=common.IGNORED)
+            loss = loss + lost / batch.positions
             right = right + (guess.argmax(1) == wanted).sum()
-    if not len(rows):  # nothing was masked: a zero that has a gradient
-        loss = 0.0 * model.denoise(features[:, 0]).float().sum()
     return loss, {"acc": (right, total)}
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import common
 import data
@@ -181,6 +182,21 @@ def test_losses_of_parts_add_up_and_evaluation_is_corrupted_alike_each_time():
     assert parts.item() == pytest.approx(whole.item(), rel=1e-5)
     clean = batch_of(task, "val")
     assert clean.target is None and torch.equal(loss_fn(model, clean)[0], loss_fn(model, clean)[0])
+
+
+@pytest.mark.parametrize("name", ("text", "image"))
+@pytest.mark.parametrize("objective", exp_spt.PREPARE)
+def test_denoising_asks_nothing_of_the_device(objective, name, monkeypatch):
+    """Fake tensors hold nothing that could be read: counting or picking masked positions would raise."""
+    monkeypatch.setattr(models, "surely_full", lambda mask: False)  # it asks a CPU, where that is free
+    task, cell, batch = tiny(name), Cell("transformer", objective), batch_of(tiny(name))
+    first, second = halves(name, cell)
+    model = exp_spt.build(task, cell, first or second, pretraining=first is not None)
+    loss_fn = (exp_spt.pretraining_loss if first else exp_spt.classification_loss)(task, cell)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        seen = {k: fake.from_tensor(v) for k, v in batch._asdict().items() if torch.is_tensor(v)}
+        loss, metrics = loss_fn(model, exp_spt.PREPARE[objective](batch._replace(**seen), generator(), task))
+    assert loss.shape == () and "acc" in metrics
 
 
 def test_a_batch_without_any_masked_position_has_a_loss_of_zero():
