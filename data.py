@@ -218,9 +218,18 @@ class Task:
         )
         start, stop = offsets[rows], offsets[rows + 1]
         column = torch.arange(length, device=tokens.device)
-        mask = column < (stop - start)[:, None]
+        if self.docs == 1 and lengths.min() == length:
+            mask = full_mask(len(rows), length, tokens.device)
+        else:
+            mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
         return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=mask.sum())
+
+
+def full_mask(rows, length, device):
+    """A mask (rows, length) that is True everywhere: one stored value, repeated by strides of 0, which tell
+    models.surely_full on the host that there is nothing to mask."""
+    return torch.ones(1, 1, dtype=torch.bool, device=device).expand(rows, length)
 
 
 # ------------------------------------------------------------------------------------------ corrupt
@@ -1260,7 +1269,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     device = task.train.tokens.device
     for index, (start, stop, copies), pixels in zip(plan, shares, loader):
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
-        mask = torch.ones_like(tokens, dtype=torch.bool)
+        mask = full_mask(*tokens.shape, device)
         label = task.train.label[index[start:stop].to(device, non_blocking=True)]
         examples = copies * len(index)
         positions = torch.full((), examples * mask.shape[1], device=device)

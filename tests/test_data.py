@@ -62,6 +62,16 @@ def test_a_batch_holds_the_documents_and_nothing_else():
     assert batch.tokens.shape[1] == 200  # rounded up to a multiple of 64, but never beyond the task's length
 
 
+@pytest.mark.parametrize("name, full", (("image", True), ("pathfinder", True), ("text", False)))
+def test_a_batch_without_padding_says_so_by_its_strides(name, full):
+    task = data.load(name, "unused", smoke=True, augment="none")
+    plan = [task.lengths["train"].argsort()[:7]]  # of Text the shortest, which differ in length
+    batch = next(task.training_batches(plan, seeded(), 0))
+    for part in (batch, *batch.parts(3), batch.share(1, 2)):
+        assert part.mask.shape == part.tokens.shape and bool(part.mask.all()) == full
+        assert (part.mask.stride() == (0, 0)) == full
+
+
 def test_evaluation_sees_every_example_once_within_its_budget():
     task = data.load("retrieval", "unused", smoke=True)
     batches = list(task.evaluation_batches("test", positions=2000))

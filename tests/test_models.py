@@ -346,6 +346,27 @@ def test_rotary_is_a_complex_rotation():
     assert error(in_bf16.double(), models.rotate(x.bfloat16().double(), theta)) < 0.01  # phases are not bf16
 
 
+def test_a_mask_of_one_repeated_value_is_known_to_be_full(monkeypatch):
+    """On every device: the meta device holds no values that could be looked at."""
+
+    def ones(*shape):
+        return torch.ones(*shape, dtype=torch.bool, device="meta")
+
+    for mask, full in (
+        (ones(1, 1).expand(5, 9), True),
+        (ones(1, 1).expand(5, 9)[2:3], True),
+        (ones(5, 9), False),
+        (ones(5, 1).expand(5, 9), False),
+        (ones(1, 9).expand(5, 9), False),
+    ):
+        assert models.surely_full(mask) == full
+    x, layer = torch.randn(3, 9, 16), models.Attention(16, rotary="full")
+    mask = torch.ones(1, 1, dtype=torch.bool).expand(3, 9)
+    without = layer(x, mask)
+    monkeypatch.setattr(models, "surely_full", lambda mask: False)
+    assert torch.allclose(without, layer(x, mask), atol=1e-6)
+
+
 def test_rotary_scores_depend_on_relative_position_only():
     theta = models.rotary_frequencies(8)
     q, k = (randn(8, seed=s).expand(30, 8) for s in (0, 1))
