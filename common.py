@@ -646,6 +646,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
             if stopped or due or step == len(plan):
                 save()
                 saved = now
+            if due and bar.disable:  # a log file has no bar
+                so_far = f"loss {mean(totals['loss']):.4f}, acc {mean(totals['acc']):.4f}"
+                print(f"{title}, step {step} of {len(plan)}: {so_far}", flush=True)
             if stopped:
                 raise Interrupted(
                     f"stopped in {title} at step {step} of {len(plan)}; the same command continues"

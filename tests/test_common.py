@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -214,8 +215,10 @@ def test_killed_at_random_moments_it_ends_like_the_unbroken_run(tmp_path, monkey
     """SIGKILL inside epochs, evaluations and (checkpoints being frequent here) checkpoint writes."""
     monkeypatch.setenv("LRA_CHECKPOINT_SECONDS", "0.02")
     command = [*SMOKE, "--epochs", epochs]
-    code, _, err = finish(script(*command, "--out", tmp_path / "unbroken"))
+    code, out, err = finish(script(*command, "--out", tmp_path / "unbroken"))
     assert code == 0, err
+    progress = r"epoch 1/\d+, step \d+ of 32: loss \d\.\d+, acc 0\.\d+"  # into a log file, which has no bar
+    assert re.search(progress, out)
     draw, n = random.Random(0), 0
     for _ in range(kills):
         started = time.time_ns()
