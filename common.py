@@ -569,6 +569,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)  # earlier cells of the same command
     if args.compile:
+        require_sound_compiler(device)
         model.compile(mode=args.compile)
     optimizer = make_optimizer(model, hp)
     steps_per_epoch = math.ceil(len(task.train.label) / hp["batch_size"])
@@ -823,6 +824,17 @@ def require_splittable(model, batch_size, args):
         raise UserError(
             "--micro-batch would change this model: its batch normalisation needs the whole batch at once; "
             "leave the flag out, share the batch between GPUs with torchrun, or give a smaller --batch-size"
+        )
+
+
+def require_sound_compiler(device):
+    """Raise UserError where --compile is known to compute something else: for a CPU, torch 2.5 and 2.6 keep
+    one of the gradients of a symbol that occurs several times, where an embedding needs their sum. 2.11 and
+    2.15 are right; those between were not tried."""
+    if device.type == "cpu" and torch.__version__ < "2.11":
+        raise UserError(
+            "--compile on a CPU needs torch 2.11 or newer, older ones compute wrong gradients of embeddings; "
+            "leave the flag out"
         )
 
 

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import common
 import data
+import exp_locality
 import models
 
 ROOT = Path(__file__).parent.parent
@@ -354,6 +355,9 @@ def test_summary_shows_mean_spread_and_n():
 # ------------------------------------------------------------------------------------------ mistakes
 
 
+MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this machine does not have
+
+
 @pytest.mark.parametrize(
     "argv, message",
     [
@@ -363,19 +367,23 @@ def test_summary_shows_mean_spread_and_n():
         (["--task", "text", "--lr", "nan"], "positive number"),
         (["--task", "text", "--time-limit", "soon"], "must be a time"),
         (["--kernel", "5"], "give --task"),
-        (["--task", "text", "--device", "cuda", "--smoke"], "--device cuda"),
+        (["--task", "text", "--device", MISSING, "--smoke"], f"--device {MISSING}"),
         (["--task", "text", "--smoke", "--limit", "100000"], "more than the 512"),
         (["--task", "text", "--smoke", "--out", "/proc/nowhere"], "cannot write"),
         (["--report", "nowhere.jsonl"], "no such records file"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(argv, message, tmp_path, monkeypatch, capsys):
-    import exp_locality
-
-    if "cuda" in argv and torch.cuda.is_available():
-        pytest.fail("this test expects a machine without CUDA")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stop:
         exp_locality.main(argv)
     err = capsys.readouterr().err
     assert stop.value.code == 2 and message in err and "Traceback" not in err
+
+
+def test_compilers_that_lose_gradients_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.6.0+cpu"))
+    command = ["--task", "text", "--smoke", "--device", "cpu", "--compile", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as stop:
+        exp_locality.main(command)
+    assert stop.value.code == 2 and "2.11" in capsys.readouterr().err

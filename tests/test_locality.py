@@ -99,6 +99,7 @@ def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):
     assert "is done" in again and "epoch" not in again.split("is done")[0]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="compiles wrongly: common.require_sound_compiler")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
     modes = []
