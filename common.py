@@ -1185,7 +1185,8 @@ def terms(record, paper):
     """What a reduced run was trained with, in words; `paper` = its recipe. Runs with equal terms may be
     compared."""
     hp = record["hp"]
-    words = [f"{record['limit']:,} examples" if record["limit"] else "all examples", f"{hp['epochs']} epochs"]
+    words = [f"{record['limit']:,} examples" if record["limit"] else "all examples"]
+    words += ["1 epoch" if hp["epochs"] == 1 else f"{hp['epochs']} epochs"]
     words += [f"{hp['max_length']} bytes"] if hp.get("max_length") and "max_length" not in paper else []
     changed = {
         row: hp.get(row) for row in paper if row not in ("epochs", "technique") and hp.get(row) != paper[row]
