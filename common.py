@@ -570,6 +570,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         torch.cuda.reset_peak_memory_stats(device)  # earlier cells of the same command
     if args.compile:
         require_sound_compiler(device)
+        torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
         model.compile(mode=args.compile)
     optimizer = make_optimizer(model, hp)
     steps_per_epoch = math.ceil(len(task.train.label) / hp["batch_size"])

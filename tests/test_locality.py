@@ -108,3 +108,14 @@ def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
     exp_locality.main(["--task", "text", "--smoke", "--epochs", "1", "--out", str(tmp_path), *flags])
     (record,) = common.read_records([tmp_path / "results.jsonl"])
     assert modes == [mode] and record["compile"] == mode
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="compiles wrongly: common.require_sound_compiler")
+def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
+    """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    compiled = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled(model, backend="eager"))
+    flags = ["--smoke", "--epochs", "1", "--device", "cpu", "--compile", "--out", str(tmp_path)]
+    exp_locality.main(["--task", "text", "--kernel", "all", *flags])
+    assert len(common.read_records([tmp_path / "results.jsonl"])) == 6
