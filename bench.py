@@ -54,6 +54,7 @@ import shutil
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -630,7 +631,8 @@ def bench_step(args):
             row = json.loads(done.stdout.splitlines()[-1])
         elif done.returncode == -9:
             row = {"note": "out of memory: killed by the system"}
-        else:
+        else:  # the cause of a CUDA error stands above its last line
+            print(f"{model}, {name} failed:", *done.stderr.splitlines()[-40:], sep="\n", file=sys.stderr)
             row = {"note": f"failed: {(done.stderr.splitlines() or ['?'])[-1][:120]}"}
         row = {"part": "step", "table": CELLS[model][0], "model": model, "task": name} | row
         yield dict.fromkeys(STEP_COLUMNS) | row
@@ -875,6 +877,7 @@ def start_variants(task, device, args):
             except Exception as error:  # compilers fail in many ways: the other rows are worth having
                 if not options.get("compiled"):
                     raise
+                traceback.print_exc()
                 notes[name] = f"failed: {type(error).__name__}"
     return variants, notes
 

@@ -252,6 +252,9 @@ def resolve_device(name):
     if not there[name]():
         raise UserError(f"--device {name}: this machine or this build of torch has none; use --device cpu")
     if name == "cuda":
+        # cuDNN's attention, which torch prefers on an H100 and its like from 2.11 on, builds a plan for each
+        # length and can give NaN gradients with a mask where L % 128 is 64 (pytorch#196678).
+        torch.backends.cuda.enable_cudnn_sdp(False)
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 

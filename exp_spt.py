@@ -484,7 +484,7 @@ def arguments(task, cell, hp, pretraining):
         found |= {"block": "transformer", "activation": "gelu"}
     if cell.model == "s4":
         found["tie_dropout"] = True
-    if cell.model in ("s4", "mega", "gmlp"):
+    if cell.model in ("transformer", "s4", "mega", "gmlp"):  # the Transformer's sinusoids at once, not as met
         found["max_length"] = task.max_length // channels
     return found
 
