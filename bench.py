@@ -684,9 +684,8 @@ def kept_for_backward(network, task, batch_size):
             features = network(mask.long(), mask)
             network.classify(features, mask, task.docs)
             if network.denoise_head is not None:
-                for chunk in features.flatten(0, 1).split(common.DENOISE_CHUNK):
-                    logits = network.denoise(chunk).float()
-                    F.cross_entropy(logits, torch.zeros(len(chunk), dtype=torch.int64))
+                for (logits,) in common.denoised(network, features):
+                    F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
     return sum(storage.nbytes() for storage in storages.values())
 
 

@@ -520,6 +520,13 @@ DENOISE_CHUNK = 1 << 15
 IGNORED = -100  # a target that is no id
 
 
+def denoised(model, features, *others):
+    """What the denoising head makes of features (B, L, D), float32, chunk by chunk because it is the largest
+    tensor of the text runs, with the same positions of each of `others` (B * L, ...)."""
+    for chunk, *rest in zip(*(x.split(DENOISE_CHUNK) for x in (features.flatten(0, 1), *others))):
+        yield model.denoise(chunk).float(), *rest
+
+
 def multitask_loss(model, batch):
     """Paper A's unweighted sum of the classification loss and the denoising loss (Section 4.2):
     cross-entropy of the clean ids, averaged over ALL real positions of the batch, corrupted or not. The
@@ -530,15 +537,12 @@ def multitask_loss(model, batch):
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
     if batch.target is None:
         return loss, metrics
-    # In chunks, because the logits are the largest tensor of the text runs. Padding goes along, 5 % of a
-    # bucketed batch, and is ignored: to pick the real positions the host would wait for the device.
+    # Padding goes along, 5 % of a bucketed batch, and is ignored: to pick the real positions the host would
+    # wait for the device.
     real, selected = batch.mask.flatten(), batch.selected.flatten()
     target = batch.target.flatten().masked_fill(~real, IGNORED)
     right = torch.zeros(2, device=real.device)
-    for chunk, wanted, chosen in zip(
-        *(x.split(DENOISE_CHUNK) for x in (features.flatten(0, 1), target, selected))
-    ):
-        logits = model.denoise(chunk).float()
+    for logits, wanted, chosen in denoised(model, features, target, selected):
         lost = F.cross_entropy(logits, wanted, reduction="sum", ignore_index=IGNORED)
         loss = loss + lost / batch.positions
         hit = logits.argmax(1) == wanted
@@ -831,14 +835,17 @@ def require_splittable(model, batch_size, args):
         )
 
 
+# For a CPU, torch 2.5 and 2.6 compile an embedding so that it keeps one of the gradients of a symbol that
+# occurs several times, where it needs their sum. 2.11 and 2.15 are right; those between were not tried.
+SOUND_COMPILER = "2.11"
+
+
 def require_sound_compiler(device):
-    """Raise UserError where --compile is known to compute something else: for a CPU, torch 2.5 and 2.6 keep
-    one of the gradients of a symbol that occurs several times, where an embedding needs their sum. 2.11 and
-    2.15 are right; those between were not tried."""
-    if device.type == "cpu" and torch.__version__ < "2.11":
+    """Raise UserError where --compile is known to compute something else."""
+    if device.type == "cpu" and torch.__version__ < SOUND_COMPILER:
         raise UserError(
-            "--compile on a CPU needs torch 2.11 or newer, older ones compute wrong gradients of embeddings; "
-            "leave the flag out"
+            f"--compile on a CPU needs torch {SOUND_COMPILER} or newer, older ones compute wrong gradients "
+            "of embeddings; leave the flag out"
         )
 
 

@@ -360,10 +360,7 @@ def denoise_terms(model, features, batch, task, image_loss):
     loss, right, total = 0.0, torch.zeros((), device=chosen.device), chosen.sum()
     power, error = torch.zeros(2, device=chosen.device)
     # All positions are restored, those not chosen ignored: to pick rows the host would wait for the device.
-    for chunk, wanted, here in zip(
-        *(x.split(common.DENOISE_CHUNK) for x in (features.flatten(0, 1), target, chosen))
-    ):
-        guess = model.denoise(chunk).float()
+    for guess, wanted, here in common.denoised(model, features, target, chosen):
         if image_loss == "l1" and task.name in L1_TASKS:
             wanted, here = normalised(wanted, task), here.unsqueeze(1)
             error_here = (guess - wanted) * here

@@ -99,10 +99,10 @@ def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):
     assert "is done" in again and "epoch" not in again.split("is done")[0]
 
 
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="compiles wrongly: common.require_sound_compiler")
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
     modes = []
+    monkeypatch.setattr(common, "require_sound_compiler", lambda device: None)  # nothing is compiled here
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: modes.append(mode))
     flags = ["--compile"] if mode == "default" else ["--compile", mode]
     exp_locality.main(["--task", "text", "--smoke", "--epochs", "1", "--out", str(tmp_path), *flags])
@@ -110,9 +110,9 @@ def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
     assert modes == [mode] and record["compile"] == mode
 
 
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="compiles wrongly: common.require_sound_compiler")
 def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
     """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
+    monkeypatch.setattr(common, "require_sound_compiler", lambda device: None)  # eager code is sound
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     compiled = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled(model, backend="eager"))

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import common
 import models
 
 torch.set_num_threads(1)
@@ -834,7 +835,7 @@ def test_weight_decay_and_learning_rates_follow_the_families():
         assert set(optim(name).values()) == {None}
 
 
-@pytest.mark.skipif(torch.__version__ < "2.11", reason="compiles wrongly: common.require_sound_compiler")
+@pytest.mark.xfail(torch.__version__ < common.SOUND_COMPILER, reason="wrong: common.SOUND_COMPILER")
 @pytest.mark.parametrize("name, overrides", [("conv", {"kernel": 5}), ("transformer", {}), ("gmlp", {})])
 def test_compiled_models_train_as_eager_ones(name, overrides):
     import torch._inductor.config as inductor
