@@ -208,6 +208,18 @@ def add_common_flags(parser, tasks):
     )
 
 
+def add_technique_flags(parser):
+    """The flags of paper A's training techniques."""
+    parser.add_argument(
+        "--no-techniques", action="store_true", help="no augmentation, shuffling, denoising or further sets"
+    )
+    parser.add_argument(
+        "--augment",
+        choices=("paper", "flip", "d4", "none"),
+        help="training augmentation (default: paper, or none with --no-techniques)",
+    )
+
+
 def parse_args(parser, argv):
     args = parser.parse_args(argv)
     if not args.task and args.report is None:
@@ -225,13 +237,26 @@ def chosen(values, every):
     return list(every) if "all" in values else [v for v in every if v in values]
 
 
-OVERRIDES = ("epochs", "lr", "batch_size", "weight_decay")
+# Rows of a recipe that a flag of the same name overrides.
+OVERRIDES = ("epochs", "lr", "batch_size", "weight_decay", "augment", "max_length")
+# Rows of a recipe that are not for the model.
+TRAINING = ("lr", "batch_size", "weight_decay", "epochs", "clip", "technique", "augment")
 
 
 def column(table, tasks, task, args=None):
     """One column of a paper's table, {row: value}, overridden by the flags that were given."""
     hp = {row: values[tasks.index(task)] for row, values in table.items()}
-    return hp | {row: getattr(args, row) for row in OVERRIDES if args and getattr(args, row) is not None}
+    return hp | (overrides(args) if args else {})
+
+
+def overrides(args):
+    """What the flags say of a recipe, {row: value}; without those that were not given."""
+    return {row: value for row in OVERRIDES if (value := getattr(args, row, None)) is not None}
+
+
+def model_rows(hp):
+    """The rows of a recipe that are arguments of the model."""
+    return {row: value for row, value in hp.items() if row not in TRAINING}
 
 
 def budget(args, hp, paper):

@@ -1420,6 +1420,23 @@ TASKS = {
     "pathx": load_pathfinder,
     "pathx256": load_pathfinder,
 }
+TITLES = dict(  # as tables and figures name them; sCIFAR is CIFAR-10 in colour, exp_spt.py's own
+    listops="ListOps",
+    text="Text",
+    retrieval="Retrieval",
+    image="Image",
+    pathfinder="Pathfinder",
+    pathx="Path-X",
+    pathx256="Path-X-256",
+    scifar="sCIFAR",
+)
+TECHNIQUE = dict(  # what paper A trains each task with besides the optimiser (section 4.2); see load
+    listops="shuffling",
+    text="denoising",
+    retrieval="denoising",
+    image="augmentation",
+    pathfinder="three sets",
+)
 
 
 def load(
@@ -1476,6 +1493,29 @@ def load(
     if denoise:
         transforms.append(lambda batch, noise: corrupt(batch, noise, task.vocab))
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None, seed=seed)
+
+
+def technique_rows(name, techniques="yes"):
+    """What a recipe of paper A says of its techniques; without ("no") them: clean examples, one loss, and of
+    Pathfinder the hard set alone, a third of the three, for three times the epochs."""
+    if techniques == "yes":
+        return {"technique": TECHNIQUE[name], "augment": "paper"}
+    return {"technique": "none", "augment": "none"} | ({"epochs": 200} if name == "pathfinder" else {})
+
+
+def load_recipe(name, args, hp, seed):
+    """The task `name` as the common flags `args` and a recipe of paper A want it; see load."""
+    return load(
+        name,
+        args.data_dir,
+        augment=hp["augment"],
+        denoise=hp["technique"] == "denoising",
+        levels="all" if hp["technique"] == "three sets" else "hard",
+        limit=args.limit,
+        max_length=args.max_length,
+        smoke=args.smoke,
+        seed=seed,
+    )
 
 
 def limited(task, limit):

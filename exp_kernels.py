@@ -165,24 +165,8 @@ TABLE3 = {
 # fmt: on
 NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", mega="MEGA", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
-TITLES = dict(
-    image="CIFAR10",
-    pathfinder="Pathfinder",
-    text="Text classif.",
-    retrieval="Text retrieval",
-    listops="ListOps",
-)
 
 # ------------------------------------------------------------------------------------------ the idea
-
-# Section 4.2, what each task is trained with besides the optimiser: see data.load, common.multitask_loss.
-TECHNIQUE = dict(
-    image="augmentation",
-    pathfinder="three sets",
-    text="denoising",
-    retrieval="denoising",
-    listops="shuffling",
-)
 
 
 def recipe(model, name, techniques="yes"):
@@ -190,17 +174,7 @@ def recipe(model, name, techniques="yes"):
     table, tasks = TABLES[model]
     shared = {row: TABLE6[row][TASKS6.index(name)] for row in ("max_length", "epochs")}
     hp = {"block": model} | common.column(table, tasks, name) | shared
-    if techniques == "yes":
-        return hp | {"technique": TECHNIQUE[name], "augment": "paper"}
-    return hp | {
-        "technique": "none",
-        "augment": "none",
-        "epochs": 200 if name == "pathfinder" else hp["epochs"],
-    }
-
-
-# Rows of a recipe that are not for the model.
-TRAINING = ("lr", "batch_size", "weight_decay", "epochs", "clip", "technique", "augment")
+    return hp | data.technique_rows(name, techniques)
 
 
 def build(task, hp):
@@ -210,7 +184,7 @@ def build(task, hp):
         classes=task.classes,
         docs=task.docs,
         denoise=hp["technique"] == "denoising",
-        **{row: value for row, value in hp.items() if row not in TRAINING},
+        **common.model_rows(hp),
     )
 
 
@@ -294,22 +268,10 @@ def smoke_rows(hp, name):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques)
-    given = common.column({}, (), name, args) | ({"augment": args.augment} if args.augment else {})
-    given |= {"max_length": args.max_length} if args.max_length else {}
-    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | given
+    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
     if model != "gmlp" and hp["lr"] < paper["lr"]:
         paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
-    task = data.load(
-        name,
-        args.data_dir,
-        augment=hp["augment"],
-        denoise=hp["technique"] == "denoising",
-        levels="all" if hp["technique"] == "three sets" else "hard",
-        limit=args.limit,
-        max_length=args.max_length,
-        smoke=args.smoke,
-        seed=seed,
-    )
+    task = data.load_recipe(name, args, hp, seed)
     printed = TABLE3.get(label(model, techniques))
     common.run_cell(
         args,
@@ -342,7 +304,7 @@ def report(args):
     for name in [*labels, *sorted({variant[r["run"]] for r in full} - {*labels})]:
         rows += compared(name, TABLE3.get(name), [r for r in full if variant[r["run"]] == name], TASKS6)
     print("### Table 3, as the paper ran it\n\nTest accuracy in %\n")
-    print(markdown(["Model", *(TITLES[name] for name in TASKS6), "Average"], rows) + "\n")
+    print(markdown(["Model", *(data.TITLES[name] for name in TASKS6), "Average"], rows) + "\n")
     print(
         "† with paper A's training techniques, optimiser, schedule and epochs (in Table 2 a dagger means\n"
         "pretraining). The paper has no numbers for S4D, DLR, LRU and SGConv, and those for MEGA stand in\n"
@@ -355,7 +317,7 @@ def report(args):
     if reduced:
         print("### Table 3 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
         recipes = {r["run"]: recipe(r["model"], r["task"], r["cell"]["techniques"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, TITLES) + "\n")
+        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ kernels
@@ -376,7 +338,7 @@ def figure_kernels(args, chosen):
             else:
                 hp = recipe(model, name) | (smoke_rows(recipe(model, name), name) if args.smoke else {})
                 panels.append(("at initialisation", model_rows(hp), None))
-        draw_kernels(args, name, TITLES[name], panels)
+        draw_kernels(args, name, data.TITLES[name], panels)
 
 
 def draw_kernels(args, name, title, panels):
@@ -422,7 +384,7 @@ def best_run(args, model, name):
 
 def model_rows(hp):
     """SequenceModel's arguments in a recipe; vocabulary and classes, which no kernel depends on, are 2."""
-    return {"vocab": 2, "classes": 2} | {row: value for row, value in hp.items() if row not in TRAINING}
+    return {"vocab": 2, "classes": 2} | common.model_rows(hp)
 
 
 def checkpoint(path):
@@ -506,14 +468,7 @@ def main(argv=None):
         metavar="MODEL",
         help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp)",
     )
-    parser.add_argument(
-        "--no-techniques", action="store_true", help="no augmentation, shuffling, denoising or further sets"
-    )
-    parser.add_argument(
-        "--augment",
-        choices=("paper", "flip", "d4", "none"),
-        help="training augmentation (default: paper, or none with --no-techniques)",
-    )
+    common.add_technique_flags(parser)
     parser.add_argument(
         "--figure",
         choices=("kernels",),

@@ -117,7 +117,7 @@ def train_smoke_model(args, task):
         sizes = {row: SMOKE[row] for row in ("block", "depth", "d_model", "d_ff", "position")}
         return models.SequenceModel(vocab=task.vocab, classes=task.classes, **sizes)
 
-    hp = SMOKE | common.column({}, (), "listops", args)
+    hp = SMOKE | common.overrides(args)
     common.run_cell(args, "listops", task, "transformer", {}, hp, SMOKE, build, common.classify_loss, 0)
 
 

@@ -46,13 +46,6 @@ TABLE1 = {
 }
 MEGA = (90.44, 96.01, 90.43, 91.25, 63.14)  # "MEGA (original)", the table's yardstick
 # fmt: on
-TITLES = dict(
-    image="CIFAR10",
-    pathfinder="Pathfinder",
-    text="Text classif.",
-    retrieval="Text retrieval",
-    listops="ListOps",
-)
 
 # ------------------------------------------------------------------------------------------ the idea
 
@@ -72,16 +65,6 @@ def build(task, hp):
     )
 
 
-# Section 4.2, what each task is trained with besides the optimiser: see data.load for the first three.
-TECHNIQUE = dict(
-    image="augmentation",
-    pathfinder="three sets",
-    text="denoising",
-    retrieval="denoising",
-    listops="shuffling",
-)
-
-
 def reach(depth, kernel):
     """Positions that one output sees to each side (the paper's "Perc. field" is kernel // 2, for one
     layer)."""
@@ -93,27 +76,19 @@ def reach(depth, kernel):
 
 def recipe(name):
     """What the paper trained a task with, whatever the kernel."""
-    return common.column(TABLE7, TASKS7, name) | {"technique": TECHNIQUE[name], "augment": "paper"}
+    return common.column(TABLE7, TASKS7, name) | data.technique_rows(name)
+
+
+def smoke_rows(name):
+    """The same code path in seconds."""
+    rows = dict(depth=2, d_model=32, d_hidden=32, batch_size=16, epochs=2)
+    return rows | ({"augment": "none"} if name == "image" else {})  # AutoAugment would need torchvision
 
 
 def run_cell(args, name, kernel, seed):
     paper = recipe(name)
-    hp = paper | common.column(TABLE7, TASKS7, name, args) | {"augment": args.augment, "kernel": kernel}
-    if args.max_length:
-        hp["max_length"] = args.max_length
-    if args.smoke:  # the same code path in seconds
-        hp |= {"depth": 2, "d_model": 32, "d_hidden": 32, "batch_size": 16, "epochs": args.epochs or 2}
-        hp |= {"augment": "none" if name == "image" else args.augment}
-    task = data.load(
-        name,
-        args.data_dir,
-        augment=hp["augment"],
-        denoise=hp["technique"] == "denoising",
-        limit=args.limit,
-        max_length=args.max_length,
-        smoke=args.smoke,
-        seed=seed,
-    )
+    hp = paper | {"kernel": kernel} | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
+    task = data.load_recipe(name, args, hp, seed)
     expected = TABLE1[kernel][TASKS7.index(name)] if kernel in TABLE1 else None
     print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side", end="")
     common.run_cell(
@@ -148,7 +123,7 @@ def report(args):
         print("### Table 1 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
         variant = {r["run"]: f"K={r['cell']['kernel']}" for r in reduced}
         recipes = {r["run"]: recipe(r["task"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, TITLES) + "\n")
+        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
     figure = args.out / "table1.png"
     plot(records, figure)
     print(f"figure: {figure}")
@@ -169,7 +144,7 @@ def full_table(cells):
     rows.append(["layers", "", *depths])
     rows.append(["total reach", "", *(f"K=5: {reach(d, 5)}, K=61: {reach(d, 61)}" for d in depths)])
     rows.append(["MEGA (original)", "", *(f"{accuracy:.2f}" for accuracy in MEGA)])
-    return markdown(["Kernel K", "reach per layer", *(TITLES[name] for name in TASKS7)], rows)
+    return markdown(["Kernel K", "reach per layer", *(data.TITLES[name] for name in TASKS7)], rows)
 
 
 def plot(records, path):
@@ -206,7 +181,7 @@ def plot(records, path):
                 label=label,
             )
         axis.set(
-            title=f"{TITLES[name]} ({TABLE7['depth'][i]} layers)",
+            title=f"{data.TITLES[name]} ({TABLE7['depth'][i]} layers)",
             xlabel="kernel size K (positions)",
             xscale="log",
         )
@@ -244,7 +219,6 @@ def main(argv=None):
     parser.add_argument(
         "--augment",
         choices=("paper", "flip", "d4", "none"),
-        default="paper",
         help="training augmentation (default paper)",
     )
     common.add_common_flags(parser, TASKS7)

@@ -86,24 +86,8 @@ LABELS = {  # how we name what we train; with ‡ the paper has numbers for it
     ("mega", "yes"): "MEGA ‡",
     ("mega", "no"): "MEGA, no techniques",
 }
-TITLES = dict(
-    image="CIFAR10",
-    pathfinder="Pathfinder",
-    text="Text classif.",
-    retrieval="Text retrieval",
-    listops="ListOps",
-)
 
 # ------------------------------------------------------------------------------------------ the idea
-
-# Section 4.2, what each task is trained with besides the optimiser: see data.load, common.multitask_loss.
-TECHNIQUE = dict(
-    image="augmentation",
-    pathfinder="three sets",
-    text="denoising",
-    retrieval="denoising",
-    listops="shuffling",
-)
 
 
 def recipe(model, name, techniques="yes"):
@@ -112,17 +96,7 @@ def recipe(model, name, techniques="yes"):
     table, tasks = TABLES[model]
     hp = {"block": model} | common.column(table, tasks, name) | {"max_length": MAX_LENGTH[name]}
     hp["position"] = "rotary" if model == "transformer" else "none"  # MEGA's bias is inside its blocks
-    if techniques == "yes":
-        return hp | {"technique": TECHNIQUE[name], "augment": "paper"}
-    return hp | {
-        "technique": "none",
-        "augment": "none",
-        "epochs": 200 if name == "pathfinder" else hp["epochs"],
-    }
-
-
-# Rows of a recipe that are not for the model.
-TRAINING = ("lr", "batch_size", "weight_decay", "epochs", "clip", "technique", "augment")
+    return hp | data.technique_rows(name, techniques)
 
 
 def build(task, hp):
@@ -133,7 +107,7 @@ def build(task, hp):
         classes=task.classes,
         docs=task.docs,
         denoise=hp["technique"] == "denoising",
-        **{row: value for row, value in hp.items() if row not in TRAINING},
+        **common.model_rows(hp),
     )
 
 
@@ -156,29 +130,13 @@ def smoke_rows(hp, name):
     return rows | special.get(name, {})
 
 
-def load(args, name, hp, seed):
-    return data.load(
-        name,
-        args.data_dir,
-        augment=hp["augment"],
-        denoise=hp["technique"] == "denoising",
-        levels="all" if hp["technique"] == "three sets" else "hard",
-        limit=args.limit,
-        max_length=args.max_length,
-        smoke=args.smoke,
-        seed=seed,
-    )
-
-
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques)
-    given = common.column({}, (), name, args) | ({"augment": args.augment} if args.augment else {})
-    given |= {"max_length": args.max_length} if args.max_length else {}
-    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | given
+    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
     if model == "mega" and hp["lr"] < paper["lr"]:
         paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
-    task = load(args, name, hp, seed)
+    task = data.load_recipe(name, args, hp, seed)
     label = LABELS[model, techniques]
     common.run_cell(
         args,
@@ -209,7 +167,7 @@ def report(args):
             rows += compared(label, TABLE2.get(label), ours, COLUMNS)
         else:
             rows.append([label, *(f"{value:.2f}" for value in TABLE2[label])])
-    print(markdown(["Model", *(TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
+    print(markdown(["Model", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
     print(
         "† pretrained on the task's own inputs. ‡ with paper A's training techniques. Ours: mean ± standard\n"
         "deviation over n seeds, test accuracy at the best validation epoch; — = not run. An average needs\n"
@@ -219,21 +177,10 @@ def report(args):
     if reduced:
         print("### Table 2 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
         paper = {r["run"]: recipe(r["model"], r["task"], r["cell"]["techniques"]) for r in reduced}
-        print(reduced_table(reduced, variant, paper, TITLES) + "\n")
+        print(reduced_table(reduced, variant, paper, data.TITLES) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ command line
-
-
-def add_technique_flags(parser):
-    parser.add_argument(
-        "--no-techniques", action="store_true", help="no augmentation, shuffling, denoising or further sets"
-    )
-    parser.add_argument(
-        "--augment",
-        choices=("paper", "flip", "d4", "none"),
-        help="training augmentation (default: paper, or none with --no-techniques)",
-    )
 
 
 def main(argv=None):
@@ -247,7 +194,7 @@ def main(argv=None):
         metavar="MODEL",
         help="transformer, mega or all (default all)",
     )
-    add_technique_flags(parser)
+    common.add_technique_flags(parser)
     common.add_common_flags(parser, COLUMNS)
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):

@@ -21,15 +21,7 @@ import json
 import common
 import data
 from common import compared, markdown, reduced_table
-from exp_multitask import (
-    COLUMNS,
-    TITLES,
-    add_technique_flags,
-    build,
-    load,
-    recipe,
-    smoke_rows,
-)
+from exp_multitask import COLUMNS, build, recipe, smoke_rows
 
 # The hyper-parameters are those of Table 5, whatever the position: exp_multitask.recipe.
 
@@ -70,10 +62,8 @@ def run_cell(args, name, position, seed):
     cell = {"position": position, "techniques": "no" if args.no_techniques else "yes"}
     cell |= {"half": "flipped"} if args.flip_half else {}
     paper = variant_recipe(name, **cell)
-    given = common.column({}, (), name, args) | ({"augment": args.augment} if args.augment else {})
-    given |= {"max_length": args.max_length} if args.max_length else {}
-    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | given
-    task = load(args, name, hp, seed)
+    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
+    task = data.load_recipe(name, args, hp, seed)
     printed = COLUMNS4.index(key) if (key := tuple(cell.values())) in COLUMNS4 else None
     common.run_cell(
         args,
@@ -111,7 +101,7 @@ def report(args):
         ours = [r for r in records if r["budget"] == "paper" and variant[r["run"]] == name]
         rows += compared(name, paper.get(name), ours, COLUMNS)
     print("### Table 4, as the paper ran it\n\nTest accuracy in %\n")
-    print(markdown(["Position", *(TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
+    print(markdown(["Position", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
     print(
         "The paper's columns 'learned' and 'rotary, no techniques' are inferred: our copy of the paper\n"
         "scrambles Table 4; which numbers form a column follows from the printed averages, which of these\n"
@@ -122,7 +112,7 @@ def report(args):
     if reduced:
         print("### Table 4 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
         recipes = {r["run"]: variant_recipe(r["task"], **r["cell"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, TITLES) + "\n")
+        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
 
 
 def same_run(record):
@@ -149,7 +139,7 @@ def main(argv=None):
         action="store_true",
         help="zero half of the rotary frequencies where Table 5 does not, and none where it does",
     )
-    add_technique_flags(parser)
+    common.add_technique_flags(parser)
     common.add_common_flags(parser, COLUMNS)
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):

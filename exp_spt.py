@@ -227,16 +227,6 @@ TABLE7 = {  # (model, initialisation, objective): mean over TASKS4; from the tex
 }
 SCIFAR = {("rotary", "none"): 79.0, ("rotary", "masked"): 90.3, ("s4", "none"): 91.8, ("s4", "masked"): None}
 # fmt: on
-TITLES = dict(
-    listops="ListOps",
-    text="Text",
-    retrieval="Retrieval",
-    image="Image",
-    pathfinder="Pathfinder",
-    pathx="PathX",
-    pathx256="PathX-256",
-    scifar="sCIFAR",
-)
 MODELS = dict(transformer=TRANSFORMER, rotary=ROTARY, s4=S4, dlr=DLR, mega=MEGA, gmlp=GMLP)
 OBJECTIVES = ("none", "masked", "causal", "multitask")
 NAMES = dict(
@@ -779,7 +769,7 @@ def results_table(title, records, rows, columns, literature):
             else:
                 line.append(both(pick(records, column, cell), value))
         lines.append(line)
-    section(title, ["Model", *(TITLES.get(name, name) for name in columns)], lines)
+    section(title, ["Model", *(data.TITLES.get(name, name) for name in columns)], lines)
 
 
 BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
@@ -817,7 +807,7 @@ def figure2(args, records):
         line = [f"{NAMES[model]}, {init}, {NAMES[objective]}", *map(both, groups, published)]
         rows.append([*line, f"{shown(ours)} / {shown(paper)}"])
         bars.setdefault(f"{NAMES[model]}\n{init} init", {})[objective] = (paper, ours)
-    section("Table 7: the role of initialisation", ["Model", *(TITLES[n] for n in TASKS4), "mean"], rows)
+    section("Table 7: the role of initialisation", ["Model", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
     bars = {label: [arms["none"], arms["masked"]] for label, arms in bars.items()}
     title = "Initialisation: mean of ListOps, Text, Image, PathX"
     bar_figure(args, 2, bars, ("from scratch", "masked self-pretraining"), title, 40)
@@ -826,7 +816,7 @@ def figure2(args, records):
 def figure3(args, records):
     rows, curves, gains = [], {}, {}  # {(task, objective): {fraction: accuracy}}, {task: {fraction: gain}}
     for name, fraction in product(DATA_SCALE, FRACTIONS):
-        line = [TITLES[name], f"{100 * fraction:g} %"]
+        line = [data.TITLES[name], f"{100 * fraction:g} %"]
         for objective in ("none", "masked"):
             ours = pick(records, name, Cell("s4", objective, fraction=fraction))
             line.append(summary(ours))
@@ -845,10 +835,10 @@ def figure3(args, records):
     for name, colour in zip(DATA_SCALE, (BLUE, ORANGE)):
         for objective, style in (("none", "--"), ("masked", "-")):
             line = curves.get((name, objective), {})
-            label = f"{TITLES[name]}, {NAMES[objective]}"
+            label = f"{data.TITLES[name]}, {NAMES[objective]}"
             left.plot(list(line), list(line.values()), style, color=colour, marker="o", label=label)
         line = gains.get(name, {})
-        right.plot(list(line), list(line.values()), color=colour, marker="o", label=TITLES[name])
+        right.plot(list(line), list(line.values()), color=colour, marker="o", label=data.TITLES[name])
     left.set(title="S4 at several data scales", ylabel="test accuracy (%)")
     right.set(title="Gain of self-pretraining", ylabel="relative gain over scratch (%)")
     right.axhline(0, color="0.6", linewidth=0.8)
@@ -867,13 +857,13 @@ def figure4(args, records):
     found = [r for name in TASKS for r in pick(records, name, Cell("s4", "masked"))]
     for r in found:
         checkpoint = Path(args.out) / r["pretraining"]["run"] / "best.pt"
-        print(f"{TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
+        print(f"{data.TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
     print("" if found else "no pretrained S4 yet: python exp_spt.py --task all --figure 4\n")
 
 
 def figure5(args, records):
     rows = [
-        [TITLES[name], NAMES[model], total, *(both(tied(records, name, model, s), None) for s in SHARES)]
+        [data.TITLES[name], NAMES[model], total, *(both(tied(records, name, model, s), None) for s in SHARES)]
         for (name, total), model in product(TIED.items(), ("transformer", "s4"))
     ]
     header = ["Task", "Model", "epochs in total", *(f"{100 * share:g} % pretraining" for share in SHARES)]
@@ -893,7 +883,7 @@ def figure5(args, records):
             axis.plot(epochs, [100 * v for v in values], style, color=colour, label=label)
         if curves:
             axis.legend(fontsize=8)
-        axis.set(title=f"Transformer on {TITLES[name]}", xlabel="epoch", xlim=(0, total), ylim=(0, 100))
+        axis.set(title=f"Transformer on {data.TITLES[name]}", xlabel="epoch", xlim=(0, total), ylim=(0, 100))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("training accuracy (%)")
     save(figure, args, 5)
@@ -931,7 +921,7 @@ def report_reduced(records):
         terms += f", {hp['max_length']} bytes" if hp.get("max_length") else ""
         terms += f", augment {hp['augment']}" if hp["augment"] != "none" else ""
         variant = [v for k, v in cell.items() if k in ("init", "size") and v != "structured"]
-        row = TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), terms
+        row = data.TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), terms
         arm = f"lr {hp['lr']:g}"
         if first:
             arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"
@@ -1033,7 +1023,7 @@ def cells(args, name):
     there = [model for model in wanted if MODELS[model]["depth"][TASKS.index(name)]]
     if len(there) < len(wanted):
         missing = ", ".join(NAMES[model] for model in wanted if model not in there)
-        print(f"{TITLES[name]}: there is no recipe for {missing}; left out")
+        print(f"{data.TITLES[name]}: there is no recipe for {missing}; left out")
     found = []
     default = ("masked",) if args.smoke else ("none", "masked")
     sizes = common.chosen(args.size, SIZES["s4"]) if args.size else (None,)

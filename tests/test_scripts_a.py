@@ -238,13 +238,6 @@ def test_mega_is_the_same_in_both_scripts():
         assert exp_kernels.recipe("mega", name) | {"position": "none"} == hp
 
 
-def test_what_each_script_says_of_a_task_is_the_same():
-    """Each script is to be read alone, so these few lines stand in each of them."""
-    for script in (exp_kernels, exp_multitask):
-        assert (script.TITLES, script.TECHNIQUE) == (exp_locality.TITLES, exp_locality.TECHNIQUE)
-    assert exp_kernels.TRAINING == exp_multitask.TRAINING
-
-
 def test_without_techniques_everything_else_stays():
     hp = exp_multitask.recipe("transformer", "pathfinder", "no")
     assert (hp["technique"], hp["augment"], hp["epochs"]) == ("none", "none", 200)
