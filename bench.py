@@ -603,17 +603,13 @@ STEP_COLUMNS = ("model", "task", "examples", "batch", "ms", "input ms", "tokens/
 STEP_COLUMNS += ("GFLOP", "floor ms", "floor %", "hours", "note")
 
 
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")  # of the CPU, CUDA, its libraries
-
-
 def print_step(args):
     """The child process of one cell: its row as the last line."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             row = measure_step(*args.cell, args)
     except (MemoryError, RuntimeError) as error:
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not any(words in str(error) for words in OUT_OF_MEMORY):
+        if not common.is_out_of_memory(error):
             raise
         row = {"note": "out of memory"}
     print(json.dumps(row))

@@ -825,11 +825,22 @@ def warn_at_chance(curve, task, hp):
         )
 
 
+# What a RuntimeError says when memory ran out: on a CPU, and in CUDA's libraries for FFT and matrix products.
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+
+
+def is_out_of_memory(error):
+    known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+    return known or any(words in str(error) for words in OUT_OF_MEMORY)
+
+
 @contextlib.contextmanager
 def out_of_memory_advice(model, batch_size, micro_batch):
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         part = micro_batch or math.ceil(batch_size / ranks())
         advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         if part == 1:

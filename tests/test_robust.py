@@ -135,6 +135,21 @@ def test_out_of_memory_names_what_helps(norm, batch, micro, advice):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+@pytest.mark.parametrize(
+    "words", ("cuFFT error: CUFFT_ALLOC_FAILED", "DefaultCPUAllocator: can't allocate memory")
+)
+def test_memory_that_other_libraries_miss_counts_too(words):
+    with pytest.raises(common.UserError, match="--micro-batch 8 "):
+        with common.out_of_memory_advice(models.Norm("layer", 4), 16, None):
+            raise RuntimeError(words)
+
+
+def test_other_errors_keep_their_traceback():
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        with common.out_of_memory_advice(models.Norm("layer", 4), 16, None):
+            raise RuntimeError("shapes cannot be multiplied")
+
+
 def test_data_that_vanishes_or_is_the_folder_itself_is_named(tmp_path, monkeypatch):
     def no_network(*args, **kwargs):
         raise data.DataError("could not fetch")
