@@ -280,6 +280,7 @@ def resolve_device(name):
         # cuDNN's attention, which torch prefers on an H100 and its like from 2.11 on, builds a plan for each
         # length and can give NaN gradients with a mask where L % 128 is 64 (pytorch#196678).
         torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.backends.cudnn.allow_tf32 = False  # --amp off means float32, in convolutions too
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device(name)
 
