@@ -90,7 +90,7 @@ def run_cell(args, name, kernel, seed):
     hp = paper | {"kernel": kernel} | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
     expected = TABLE1[kernel][TASKS7.index(name)] if kernel in TABLE1 else None
-    print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side", end="")
+    print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side")
     common.run_cell(
         args,
         "locality",
