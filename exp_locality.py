@@ -8,9 +8,9 @@ Range Arena?
 
 A model of 4 or 6 layers with kernel K sees only layers * (K // 2) positions to each side, and then
 averages over all positions. Text and Retrieval are solved with K = 5 to 7, Image and ListOps get most
-of the way with K = 31 to 61: what LRA asks for is mostly short-range. The first cell takes 10 to 16
-minutes an epoch on two busy CPU cores and 12 GB; no GPU has timed it yet. For a quick look run it with
---epochs 8 (86.7 % measured), or `--task listops --kernel 5 --smoke` (seconds, no download).
+of the way with K = 31 to 61: what LRA asks for is mostly short-range. The first cell takes 9 minutes an
+epoch on two CPU cores and 4 GB; no GPU has timed it yet. For a shorter look run it with --epochs 16
+(88.7 % measured) or 8 (86.7 %), or `--task listops --kernel 5 --smoke` (seconds, no download).
 """
 
 import argparse
