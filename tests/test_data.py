@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -358,6 +359,38 @@ def test_three_sets_train_on_all_and_test_on_hard_alone():
     hard = [int(r[1]) for name in rows for r in rows[name] if r[0] == 2]
     assert sorted(hard) == list(range(100))  # disjoint splits
     assert all(split.label[i] == rows[name][i, 1] % 2 for name, split in splits.items() for i in range(10))
+
+
+# ------------------------------------------------------------------------------------------ recipes
+
+
+def flags(root, smoke):
+    return SimpleNamespace(data_dir=root, limit=None, max_length=None, smoke=smoke)
+
+
+def test_pathfinder_with_techniques_trains_on_three_sets_and_watches_the_hard_one(tmp_path, monkeypatch):
+    whole = data.pathfinder.generate_set
+    few = dict(n=50, workers=1, progress=False)
+    monkeypatch.setattr(data.pathfinder, "generate_set", lambda *where: whole(*where, **few))
+    recipes = [data.technique_rows("pathfinder", techniques) for techniques in ("yes", "no")]
+    three, hard = (data.load_recipe("pathfinder", flags(tmp_path, False), hp, 0) for hp in recipes)
+    assert [len(task.train.label) for task in (three, hard)] == [120, 40]
+    images = [{bytes(row) for row in task.train.tokens.view(-1, 1024).numpy()} for task in (three, hard)]
+    assert images[1] < images[0]
+    for split in ("val", "test"):
+        assert torch.equal(getattr(three, split).tokens, getattr(hard, split).tokens)
+        assert len(getattr(hard, split).label) == 5
+
+
+@pytest.mark.parametrize("name", ("text", "retrieval", "listops"))
+def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name):
+    for techniques in ("yes", "no"):
+        task = data.load_recipe(name, flags("unused", True), data.technique_rows(name, techniques), 0)
+        seen = next(task.training_batches([torch.arange(8)], seeded(), 0))
+        clean = task.gather("train", torch.arange(8))
+        assert torch.equal(seen.tokens, clean.tokens) == (techniques == "no")
+        assert (seen.target is not None) == (techniques == "yes" and name != "listops")
+        assert next(task.evaluation_batches("test")).target is None
 
 
 # ------------------------------------------------------------------------------------------ command line
