@@ -213,10 +213,15 @@ def add_technique_flags(parser):
     parser.add_argument(
         "--no-techniques", action="store_true", help="no augmentation, shuffling, denoising or further sets"
     )
+    add_augment_flag(parser, "paper, or none with --no-techniques")
+
+
+def add_augment_flag(parser, default):
+    """`default` says in words what is done without the flag."""
     parser.add_argument(
         "--augment",
         choices=("paper", "flip", "d4", "none"),
-        help="training augmentation (default: paper, or none with --no-techniques)",
+        help=f"training augmentation (default: {default})",
     )
 
 

@@ -341,7 +341,8 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
-        task = data.load("listops", args.data_dir, augment="none", limit=args.limit, smoke=args.smoke)
+        options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
+        task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
             for rule in RULES:
                 for seed in range(args.seed, args.seed + args.seeds):

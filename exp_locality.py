@@ -216,11 +216,7 @@ def main(argv=None):
     parser.add_argument(
         "--kernel", nargs="+", type=odd_kernel, metavar="K", help="odd kernel sizes, or all: 5 7 11 21 31 61"
     )
-    parser.add_argument(
-        "--augment",
-        choices=("paper", "flip", "d4", "none"),
-        help="training augmentation (default paper)",
-    )
+    common.add_augment_flag(parser, "paper")
     common.add_common_flags(parser, TASKS7)
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):

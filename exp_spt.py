@@ -775,7 +775,7 @@ def results_table(title, records, rows, columns, literature):
 BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
     "Transformer, LRA mean\n(Tay size; rotary)": ("mean", ("transformer", "none"), ("rotary", "masked")),
     "S4\nLRA mean": ("mean", ("s4", "none"), ("s4", "masked")),
-    "S4\nPathX-256": ("pathx256", ("s4", "none"), ("s4", "masked")),
+    "S4\nPath-X-256": ("pathx256", ("s4", "none"), ("s4", "masked")),
 }
 
 
@@ -809,7 +809,7 @@ def figure2(args, records):
         bars.setdefault(f"{NAMES[model]}\n{init} init", {})[objective] = (paper, ours)
     section("Table 7: the role of initialisation", ["Model", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
     bars = {label: [arms["none"], arms["masked"]] for label, arms in bars.items()}
-    title = "Initialisation: mean of ListOps, Text, Image, PathX"
+    title = "Initialisation: mean of ListOps, Text, Image, Path-X"
     bar_figure(args, 2, bars, ("from scratch", "masked self-pretraining"), title, 40)
 
 
@@ -1102,12 +1102,7 @@ def main(argv=None):
         choices=("l1", "ce"),
         help="restoring the pixels of Image: l1 on the grey value (default), or cross-entropy over 256",
     )
-    parser.add_argument(
-        "--augment",
-        choices=("paper", "flip", "d4", "none"),
-        default="paper",
-        help="training augmentation of images (default paper: none)",
-    )
+    common.add_augment_flag(parser, "paper, which is none here; flip and d4 are for images")
     parser.add_argument(
         "--figure", type=int, choices=FIGURES, help="run the cells of one figure, or report only that one"
     )
