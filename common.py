@@ -968,9 +968,8 @@ def set_global_rng(states, device):
 def make_identity(exp, task, model, cell, seed, hp, limit, data, smoke):
     """What makes a run this run: two runs with the same identity are the same cell, and only those."""
     identity = {"exp": exp, "task": task, "model": model, "cell": cell, "seed": seed, "hp": hp}
-    return json.loads(
-        json.dumps(identity | {"limit": limit, "data": data, "smoke": smoke})
-    )  # tuples -> lists, as in a record
+    identity |= {"limit": limit, "data": data, "smoke": smoke}
+    return json.loads(json.dumps(identity))  # tuples -> lists, as in a record
 
 
 def run_name(identity):

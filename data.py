@@ -83,20 +83,16 @@ class Batch(NamedTuple):
     docs: int = 1
     target: torch.Tensor | None = None  # (B * docs, L) int64 ids before corruption
     selected: torch.Tensor | None = None  # (B * docs, L) bool, positions chosen for corruption
-    examples: int = 0  # examples and ...
-    positions: torch.Tensor | None = (
-        None  # ... real positions in the whole global batch: what losses are divided by
-    )
+    # What losses are divided by: examples and real positions in the whole global batch.
+    examples: int = 0
+    positions: torch.Tensor | None = None
 
     def cut(self, start, stop):
         """Examples start to stop, never inside a pair. A part keeps the counts of the whole, so that the
         losses of the parts add up to the loss of the batch."""
         rows = slice(start * self.docs, stop * self.docs)
-        cut = {
-            k: getattr(self, k)[rows]
-            for k in ("tokens", "mask", "target", "selected")
-            if getattr(self, k) is not None
-        }
+        whole = {k: getattr(self, k) for k in ("tokens", "mask", "target", "selected")}
+        cut = {k: x[rows] for k, x in whole.items() if x is not None}
         return self._replace(label=self.label[start:stop], **cut)
 
     def parts(self, size):
@@ -211,11 +207,7 @@ class Task:
         lengths = self.lengths[split][index]  # on the CPU: choosing L must not wait for the device
         length = int(self.padded(lengths.max()))
         index = index.to(tokens.device, non_blocking=True)
-        rows = (
-            index
-            if self.docs == 1
-            else (index[:, None] * self.docs + torch.arange(self.docs, device=index.device)).view(-1)
-        )
+        rows = document_rows(index, self.docs)
         start, stop = offsets[rows], offsets[rows + 1]
         column = torch.arange(length, device=tokens.device)
         if self.docs == 1 and lengths.min() == length:
@@ -224,6 +216,11 @@ class Task:
             mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
         return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=mask.sum())
+
+
+def document_rows(index, docs):
+    """Numbers (B * docs,) of the documents of the examples `index` (B,), those of an example together."""
+    return (index[:, None] * docs + torch.arange(docs, device=index.device)).view(-1)
 
 
 def full_mask(rows, length, device):
@@ -338,6 +335,12 @@ def packed(root, task, make):
     return found
 
 
+def release_folders(root):
+    """Where the folders of an unpacked LRA release may lie: it holds itself once more, and everyone uses the
+    inner one."""
+    return root, root / "lra_release" / "lra_release", root / "lra_release"
+
+
 def ragged(documents):
     """List of bytes -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
     offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64)
@@ -353,12 +356,11 @@ def fixed_order(n):
 def select(split, index, docs=1):
     """The examples `index` of a ragged split, in that order, as a new Split."""
     index = torch.as_tensor(index)
-    rows = (index[:, None] * docs + torch.arange(docs)).view(-1)
+    rows = document_rows(index, docs)
     lengths = split.offsets.diff()[rows]
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    where = torch.repeat_interleave(split.offsets[rows] - offsets[:-1], lengths) + torch.arange(
-        int(offsets[-1])
-    )
+    shift = torch.repeat_interleave(split.offsets[rows] - offsets[:-1], lengths)
+    where = shift + torch.arange(int(offsets[-1]))
     return Split(split.tokens[where], offsets, split.label[index])
 
 
@@ -857,6 +859,11 @@ def _listops_sound(tokens, offsets):
     return opens[first] & (level[last] == 0) & closed_once & ~np.logical_or.reduceat(bare, first)
 
 
+def shuffled(batch, noise):
+    """Paper A's ListOps augmentation of a batch."""
+    return batch._replace(tokens=shuffle_listops(batch.tokens, batch.mask, noise))
+
+
 def shuffle_listops(tokens, mask, generator):
     """The same expressions with the arguments of every operator in a fresh, uniformly random order,
     independently at every operator. Subtrees move whole, so values stay (paper A, Section 3).
@@ -917,9 +924,7 @@ def load_listops(root):
             return splits, {"from": "lra_release"}
         return listops_splits(LISTOPS_COUNTS, seed=0), {"from": "generated", "seed": 0}
 
-    # The release holds two; everyone uses the inner one.
-    places = (root, root / "lra_release" / "lra_release", root / "lra_release")
-    official = [top / "listops-1000" for top in places if (top / "listops-1000").is_dir()]
+    official = [top / "listops-1000" for top in release_folders(root) if (top / "listops-1000").is_dir()]
     # Under a name of their own, or files put there later would be passed over for what was generated before.
     splits, source = packed(root, "listops-official" if official else "listops", make)
     return Task("listops", 10, 17, LISTOPS_FIRST_ID, 2000, **splits, source=source)
@@ -1111,9 +1116,8 @@ def read_aan_tsv(path, limit=4096):
 def load_retrieval(root):
     def make():
         folder = find_aan(root)
-        return {split: read_aan_tsv(folder / name) for split, name in AAN_FILES.items()}, {
-            "from": "lra_release"
-        }
+        splits = {split: read_aan_tsv(folder / name) for split, name in AAN_FILES.items()}
+        return splits, {"from": "lra_release"}
 
     splits, source = packed(root, "retrieval", make)
     return Task("retrieval", 2, 259, 3, 4096, **splits, source=source, docs=2)
@@ -1175,9 +1179,8 @@ def load_image(root):
         )
     order = fixed_order(50_000).numpy()
     train, val, test = order[:45_000], order[45_000:], np.arange(50_000, 60_000)
-    splits = {
-        name: image_split(rgb[i], label[i]) for name, i in (("train", train), ("val", val), ("test", test))
-    }
+    index = {"train": train, "val": val, "test": test}
+    splits = {name: image_split(rgb[i], label[i]) for name, i in index.items()}
     source = {"from": "cifar-10-batches-bin", "official": mean == OFFICIAL_CIFAR_MEAN, "hash": digest}
     source["counts"] = {name: len(split.label) for name, split in splits.items()}
     return Task("image", 10, 259, 3, 1024, **splits, source=source, rgb=np.ascontiguousarray(rgb[train]))
@@ -1292,11 +1295,8 @@ def flip_images(batch, noise):
 def dihedral_images(batch, noise):
     """Each image in one of the eight poses of the square (D4): exact on any grid, nothing is interpolated."""
     x = square(batch.tokens)
-    for pose in (
-        lambda x: x.flip(1),
-        lambda x: x.flip(2),
-        lambda x: x.transpose(1, 2),
-    ):  # these three generate D4
+    generators = (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.transpose(1, 2))  # of D4
+    for pose in generators:
         coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
         x = torch.where(coin, pose(x), x)
     return batch._replace(tokens=x.flatten(1))
@@ -1316,10 +1316,7 @@ def load_pathfinder(root, name, levels):
     """Official PNG folders where they are (under any of the names the archive's layouts give them),
     else our own sets. levels: "hard", or "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], ("hard",) if levels == "hard" else tuple(pathfinder.FOLDERS)
-    places = [
-        top / f"pathfinder{size}"
-        for top in (root, root / "lra_release" / "lra_release", root / "lra_release")
-    ]
+    places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     if official:
 
@@ -1354,17 +1351,13 @@ def pathfinder_splits(sets):
         order = fixed_order(n).numpy()
         for split, index in zip(parts, np.split(order, [n * 8 // 10, n * 9 // 10])):
             if split == "train" or level == "hard":
-                index = np.sort(
-                    index
-                )  # which examples, not their order: reads a memory-mapped file front to back
+                index = np.sort(index)  # reads a memory-mapped file front to back; plan() shuffles anyway
                 parts[split].append((images[index], label[index]))
     splits = {}
     for split, pieces in parts.items():
         images, label = (np.concatenate(arrays) for arrays in zip(*pieces))
-        offsets = torch.arange(len(label) + 1) * images.shape[1]
-        splits[split] = Split(
-            torch.from_numpy(images.reshape(-1)), offsets, torch.from_numpy(label.astype(np.int64))
-        )
+        tokens, label = torch.from_numpy(images.reshape(-1)), torch.from_numpy(label.astype(np.int64))
+        splits[split] = Split(tokens, torch.arange(len(label) + 1) * images.shape[1], label)
     return splits
 
 
@@ -1485,9 +1478,7 @@ def load(
         task = limited(task, limit)
     transforms = []
     if name == "listops" and augment == "paper":
-        transforms.append(
-            lambda batch, noise: batch._replace(tokens=shuffle_listops(batch.tokens, batch.mask, noise))
-        )
+        transforms.append(shuffled)
     if name == "image" or name in PATHFINDER_SIZE:
         transforms += {"flip": [flip_images], "d4": [dihedral_images]}.get(augment, [])
     if denoise:
@@ -1572,10 +1563,8 @@ def is_present(name, root):
 
 def check(name, root):
     """Facts about a task as {heading: text}: what to compare before trusting an accuracy."""
-    levels = (
-        "all" if all((root / f"pathfinder32-{level}").exists() for level in pathfinder.FOLDERS) else "hard"
-    )
-    task = load(name, root, augment="none", levels=levels)
+    whole = all((root / f"pathfinder32-{level}").exists() for level in pathfinder.FOLDERS)
+    task = load(name, root, augment="none", levels="all" if whole else "hard")
     splits = {split: getattr(task, split) for split in ("train", "val", "test")}
     shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
     lengths = torch.cat(list(task.lengths.values())).double()
@@ -1605,13 +1594,10 @@ def check(name, root):
 
 def root_rule_accuracy(task):
     """ListOps: answer each root operator's commonest training label, whatever its arguments are."""
-    root = {
-        split: getattr(task, split).tokens[getattr(task, split).offsets[:-1]].long()
-        for split in ("train", "test")
-    }
+    root, root_test = (split.tokens[split.offsets[:-1]].long() for split in (task.train, task.test))
     counts = torch.zeros(len(LISTOPS_SYMBOLS), task.classes)
-    counts.index_put_((root["train"], task.train.label), torch.tensor(1.0), accumulate=True)
-    return (counts.argmax(1)[root["test"]] == task.test.label).double().mean()
+    counts.index_put_((root, task.train.label), torch.tensor(1.0), accumulate=True)
+    return (counts.argmax(1)[root_test] == task.test.label).double().mean()
 
 
 def show(name, root, path):
@@ -1763,9 +1749,8 @@ def main(argv=None):
                 path = args.data_dir / f"{name}.png"
                 show(name, args.data_dir, path)
                 print(path)
-            if (
-                fetched and name == "retrieval"
-            ):  # load() never starts the 8.2 GB by itself; the others it fetches
+            # load() never starts the 8.2 GB by itself; the others it fetches.
+            if fetched and name == "retrieval":
                 fetch_retrieval(args.data_dir, keep_archive=args.keep_archive)
             if fetched or args.prepare:
                 task = load(name, args.data_dir)

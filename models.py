@@ -1275,9 +1275,8 @@ class DampedEMA(nn.Module):
     def forward(self, x):
         _, L, D = x.shape
         forward, *backward = self.kernel(L).split(D)
-        forward = forward + F.pad(
-            self.omega.unsqueeze(1), (0, forward.shape[1] - 1)
-        )  # omega x, as a tap at lag 0
+        # omega x, as a tap at lag 0.
+        forward = forward + F.pad(self.omega.unsqueeze(1), (0, forward.shape[1] - 1))
         return F.silu(long_conv(x.transpose(1, 2), forward, *backward, bwd_lag=0).transpose(1, 2))
 
 
