@@ -946,6 +946,16 @@ def markdown(rows, columns=None):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def require_writable(path):
+    """Raise UserError, now and not after the first row, where rows cannot be appended to `path` or None."""
+    try:
+        if path:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            open(path, "a").close()
+    except OSError as error:
+        raise common.UserError(f"cannot write --out {path}: {error.strerror}; give another file") from error
+
+
 def run_part(part, args):
     """Measure one part and print its tables; rows go to --out as they come."""
     where, rows = machine(), []
@@ -968,15 +978,17 @@ def add_flags(parser, parts):
     add, here = parser.add_argument, {*parts}.intersection
     if here({"layers"}):
         add("--only", nargs="+", metavar="NAME", help="layers whose name starts so, e.g. s4 dlr mega")
-        add("--lengths", nargs="+", type=int, default=[1024, 4096], metavar="L", help="(default 1024 4096)")
-        add("--repeats", type=int, default=9, help="timed passes, naive form a third (default 9)")
+        some = {"type": common.positive_int, "default": [1024, 4096]}
+        add("--lengths", nargs="+", metavar="L", help="(default 1024 4096)", **some)
+        text = "timed passes, naive form a third (default 9)"
+        add("--repeats", type=common.positive_int, default=9, metavar="N", help=text)
         text = "(default 16384; 0: leave it out)"
-        add("--memory-length", type=int, default=16384, metavar="L", help=text)
+        add("--memory-length", type=common.natural_int, default=16384, metavar="L", help=text)
         text = "cpu: for a busy machine, 1 thread"
         add("--clock", choices=("wall", "cpu"), default="wall", help=text)
         add("--memory-of", help=argparse.SUPPRESS)
     if here({"data"}):
-        add("--seconds", type=float, default=10.0, metavar="S", help="a row (default 10)")
+        add("--seconds", type=common.positive_float, default=10.0, metavar="S", help="a row (default 10)")
     if here({"data", "loop", "step"}):
         add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="(default data)")
     if here({"memory", "step"}):
@@ -997,7 +1009,8 @@ def add_flags(parser, parts):
         text = "times that they are timed, the fastest counts (default 3)"
         add("--rounds", type=common.positive_int, default=3, help=text)
         add("--smoke", action="store_true", help="tiny models and data: does it run at all?")
-    add("--threads", type=int, default=torch.get_num_threads(), help="CPU threads (default: all)")
+    text = "CPU threads (default: all)"
+    add("--threads", type=common.positive_int, default=torch.get_num_threads(), metavar="N", help=text)
     add("--out", "--json", type=Path, metavar="FILE", help="append one JSON line a row")
 
 
@@ -1024,6 +1037,7 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if getattr(args, "cell", None):
             return print_step(args)
+        require_writable(args.out)
         for part in PARTS if args.part == "all" else [args.part]:
             run_part(part, args)
 

@@ -86,7 +86,7 @@ def positive_int(text):
     return int(text)
 
 
-def seed_int(text):
+def natural_int(text):
     if not re.fullmatch(r"\d{1,9}", text):
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 999999999, not {text!r}")
     return int(text)
@@ -121,7 +121,7 @@ def add_common_flags(parser, tasks):
         metavar="TASK",
         help=f"one or more of {', '.join(tasks)}, or all",
     )
-    what.add_argument("--seed", type=seed_int, default=0, help="first seed (default 0)")
+    what.add_argument("--seed", type=natural_int, default=0, help="first seed (default 0)")
     what.add_argument(
         "--seeds",
         type=positive_int,
@@ -1171,9 +1171,9 @@ def report_records(args, exp):
     """The records of one experiment for its table: no smoke runs, of identical cells the newest."""
     default = [args.out / "results.jsonl", *sorted((Path(__file__).parent / "results").glob("*.jsonl"))]
     paths = [Path(p) for p in args.report] or default
-    missing = [str(p) for p in paths if args.report and not p.exists()]
+    missing = [str(p) for p in paths if args.report and not p.is_file()]
     if missing:
-        raise UserError(f"no such records file: {', '.join(missing)}")
+        raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
     records = [r for r in read_records(paths) if r["exp"] == exp]
     smoke = sum(bool(r.get("smoke")) for r in records)
     newest = {r["run"]: r for r in sorted(records, key=lambda r: r["date"]) if not r.get("smoke")}
@@ -1185,7 +1185,7 @@ def report_records(args, exp):
     return list(newest.values())
 
 
-# ------------------------------------------------------------------------------------------ tables
+# ------------------------------------------------------------------------------------------ tables, figures
 
 
 def markdown(header, rows):
@@ -1195,6 +1195,27 @@ def markdown(header, rows):
     lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths)) + " |" for row in rows]
     lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     return "\n".join(lines)
+
+
+def pyplot():
+    """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save_figure(figure, path):
+    """Write a figure, say where, and free it. Raises UserError where `path` cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    pyplot().close(figure)
+    print(f"figure: {path}")
 
 
 def percent(value, signed=False):

@@ -1615,8 +1615,11 @@ def show(name, root, path):
         figure = show_image(plt, load(name, root))
     else:
         figure = show_lengths(plt, load(name, root))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise DataError(f"cannot write {path} ({error.strerror}); choose another --data-dir") from error
     plt.close(figure)
 
 

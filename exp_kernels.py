@@ -354,9 +354,7 @@ def draw_kernels(args, name, title, panels):
         rows += [energy_row(model, f"trained, layer {i}", [p]) for i, p in enumerate(trained, 1)]
     print(f"### Kernels, {title}\n\nShare of the kernel's energy within k positions, in %\n")
     print(markdown(["Model", "Kernels", *(f"k = {k}" for k in WITHIN)], rows) + "\n")
-    figure = Path(args.out) / f"kernels-{name}.png"
-    plot(drawn, title, figure)
-    print(f"figure: {figure}")
+    plot(drawn, title, args.out / f"kernels-{name}.png")
 
 
 WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
@@ -412,11 +410,7 @@ def blocks_of(arguments, weights=None):
 
 def plot(panels, task, path):
     """Largest absolute tap against distance, relative to the layer's largest; one panel for each model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = common.pyplot()
     columns = min(4, len(panels))
     grid = math.ceil(len(panels) / columns), columns
     size = (max(6.5, 4 * columns), 0.8 + 3 * grid[0])
@@ -444,9 +438,7 @@ def plot(panels, task, path):
         axis.set_xlabel("distance |lag| (positions)")
         axis.xaxis.set_tick_params(labelbottom=True)
     figure.suptitle(f"How far the convolution kernels reach: {task}, over all channels and both directions")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    common.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ command line

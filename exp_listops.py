@@ -15,7 +15,6 @@ deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to 
 """
 
 import argparse
-import contextlib
 import math
 import statistics
 import time
@@ -207,8 +206,8 @@ def report(args):
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(plt, ylabel):
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
+def four_panels(ylabel):
+    figure, axes = common.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
     for axis in axes:
         axis.set_xticks(range(10))
         axis.set_xlabel("label")
@@ -220,84 +219,69 @@ def four_panels(plt, ylabel):
 
 def plot_labels(counts, path):
     """Figure 1: number of training examples with each label, by root operation."""
-    with drawing(path) as plt:
-        figure, axes = four_panels(plt, "training examples")
-        for operation, axis in enumerate(axes):
-            row = counts[operation]
-            axis.bar(range(10), row, color=COLOURS[operation])
-            top = int(row.argmax())
-            axis.set_title(f"root {OPERATIONS[operation]}: {row[top] / max(1, row.sum()):.1%} are {top}")
-        axes[0].set_ylim(0, max(FIGURE1_LIMIT, counts.max()) if counts.sum() > 50_000 else None)
-        figure.suptitle("ListOps: the root operation alone tells much about the label, except for SM")
+    figure, axes = four_panels("training examples")
+    for operation, axis in enumerate(axes):
+        row = counts[operation]
+        axis.bar(range(10), row, color=COLOURS[operation])
+        top = int(row.argmax())
+        axis.set_title(f"root {OPERATIONS[operation]}: {row[top] / max(1, row.sum()):.1%} are {top}")
+    axes[0].set_ylim(0, max(FIGURE1_LIMIT, counts.max()) if counts.sum() > 50_000 else None)
+    figure.suptitle("ListOps: the root operation alone tells much about the label, except for SM")
+    common.save_figure(figure, path)
 
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    with drawing(path) as plt:
-        figure, axis = plt.subplots(figsize=(6.4, 4), layout="constrained")
-        for operation in range(4):
-            here = roots == operation
-            n = max(1, here.sum())
-            model = (predicted == labels)[here].sum() / n
-            greedy = (labels[here] == GREEDY[operation]).sum() / n if GREEDY[operation] >= 0 else 0.1
-            gain, error = 100 * (model - greedy), 100 * math.sqrt(model * (1 - model) / n)
-            axis.bar(operation, gain, yerr=error, capsize=4, color=COLOURS[operation])
-            axis.annotate(
-                f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %",
-                (operation, gain + error if gain >= 0 else gain - error),
-                (0, 4 if gain >= 0 else -12),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
-        axis.axhline(0, color="black", linewidth=0.8)
-        axis.margins(y=0.15)
-        axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-        axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
-        axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
-        axis.grid(axis="y", alpha=0.3)
-        axis.set_axisbelow(True)
+    figure, axis = common.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
+    for operation in range(4):
+        here = roots == operation
+        n = max(1, here.sum())
+        model = (predicted == labels)[here].sum() / n
+        greedy = (labels[here] == GREEDY[operation]).sum() / n if GREEDY[operation] >= 0 else 0.1
+        gain, error = 100 * (model - greedy), 100 * math.sqrt(model * (1 - model) / n)
+        axis.bar(operation, gain, yerr=error, capsize=4, color=COLOURS[operation])
+        axis.annotate(
+            f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %",
+            (operation, gain + error if gain >= 0 else gain - error),
+            (0, 4 if gain >= 0 else -12),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+        )
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.margins(y=0.15)
+    axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
+    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
+    axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+    common.save_figure(figure, path)
 
 
 def plot_breakdown(roots, labels, predicted, name, path):
     """Figure 3: accuracy of the model for each root operation and label."""
-    with drawing(path) as plt:
-        figure, axes = four_panels(plt, "accuracy (%)")
-        for operation, axis in enumerate(axes):
-            here = roots == operation
-            for label in range(10):
-                cell = here & (labels == label)
-                n = int(cell.sum())
-                accuracy = 100 * float((predicted == labels)[cell].mean()) if n else 0.0
-                greedy = label == GREEDY[operation]
-                axis.bar(
-                    label, accuracy, color=COLOURS[operation], hatch="//" if greedy else "", edgecolor="white"
-                )
-                axis.annotate(
-                    f"{n}", (label, accuracy), (0, 2), textcoords="offset points", ha="center", fontsize=7
-                )
-            right = float((predicted == labels)[here].mean()) if here.any() else 0.0
-            axis.set_title(f"root {OPERATIONS[operation]}: {right:.1%} right")
-        axes[0].set_ylim(0, 108)
-        figure.suptitle(
-            f"Accuracy by root operation and label: {name}, {(predicted == labels).mean():.1%} on test "
-            "(numbers: examples; hatched: the greedy answer)"
-        )
-
-
-@contextlib.contextmanager
-def drawing(path):
-    """with drawing(path) as plt: the figure made inside is saved to path."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    yield plt
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plt.savefig(path, dpi=120)
-    plt.close("all")
-    print(f"figure: {path}")
+    figure, axes = four_panels("accuracy (%)")
+    for operation, axis in enumerate(axes):
+        here = roots == operation
+        for label in range(10):
+            cell = here & (labels == label)
+            n = int(cell.sum())
+            accuracy = 100 * float((predicted == labels)[cell].mean()) if n else 0.0
+            greedy = label == GREEDY[operation]
+            axis.bar(
+                label, accuracy, color=COLOURS[operation], hatch="//" if greedy else "", edgecolor="white"
+            )
+            axis.annotate(
+                f"{n}", (label, accuracy), (0, 2), textcoords="offset points", ha="center", fontsize=7
+            )
+        right = float((predicted == labels)[here].mean()) if here.any() else 0.0
+        axis.set_title(f"root {OPERATIONS[operation]}: {right:.1%} right")
+    axes[0].set_ylim(0, 108)
+    figure.suptitle(
+        f"Accuracy by root operation and label: {name}, {(predicted == labels).mean():.1%} on test "
+        "(numbers: examples; hatched: the greedy answer)"
+    )
+    common.save_figure(figure, path)
 
 
 def draw(args, task, figures):

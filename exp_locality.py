@@ -124,9 +124,7 @@ def report(args):
         variant = {r["run"]: f"K={r['cell']['kernel']}" for r in reduced}
         recipes = {r["run"]: recipe(r["task"]) for r in reduced}
         print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
-    figure = args.out / "table1.png"
-    plot(records, figure)
-    print(f"figure: {figure}")
+    plot(records, args.out / "table1.png")
 
 
 def full_table(cells):
@@ -150,11 +148,7 @@ def full_table(cells):
 def plot(records, path):
     """Accuracy against kernel size: the paper's curves as lines, our full runs as filled and reduced
     ones as open dots."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = common.pyplot()
     figure, axes = plt.subplots(1, len(TASKS7), figsize=(16, 3.8), sharex=True, layout="constrained")
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
         axis.axhline(MEGA[i], color="0.6", linestyle=":", label="MEGA (original)")
@@ -190,9 +184,7 @@ def plot(records, path):
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    common.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ command line

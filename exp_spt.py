@@ -830,7 +830,7 @@ def figure3(args, records):
     header = ["Task", "of the data", "from scratch", "Masked SPT", "relative gain (%)"]
     section("Figure 3: S4 on fractions of the data (the paper's points are lost)", header, rows)
 
-    plt = pyplot()
+    plt = common.pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for name, colour in zip(DATA_SCALE, (BLUE, ORANGE)):
         for objective, style in (("none", "--"), ("masked", "-")):
@@ -869,7 +869,7 @@ def figure5(args, records):
     header = ["Task", "Model", "epochs in total", *(f"{100 * share:g} % pretraining" for share in SHARES)]
     section("Table 8: a fixed number of epochs, shared between pretraining and fine-tuning", header, rows)
 
-    plt = pyplot()
+    plt = common.pyplot()
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
     for (name, total), axis in zip(TIED.items(), axes):
         scratch, spt = (tied(records, name, "transformer", share)[:1] for share in SHARES[:2])
@@ -940,18 +940,9 @@ def report_reduced(records):
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
 
 
-def pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
 def bar_figure(args, number, bars, arms, title, bottom):
     """bars {label: [(paper, ours) for each arm]}: bars for the paper, dots for ours."""
-    plt = pyplot()
+    plt = common.pyplot()
     figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
     for i, (arm, colour, hatch) in enumerate(zip(arms, (GREY, BLUE), ("//", None))):
         places = [x + 0.36 * (i - 0.5) for x in range(len(bars))]
@@ -975,11 +966,8 @@ def bar_figure(args, number, bars, arms, title, bottom):
 
 
 def save(figure, args, number):
-    path = Path(args.out) / f"spt_figure{number}.png"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot().close(figure)
-    print(f"figure: {path}\n")
+    common.save_figure(figure, args.out / f"spt_figure{number}.png")
+    print()
 
 
 SECTIONS = {1: figure1, 2: figure2, 3: figure3, 4: figure4, 5: figure5}

@@ -262,3 +262,24 @@ def test_memory_lists_the_cells_that_were_asked_for(capsys):
     bench.main(["memory", "--model", "conv-61", "s5", "--task", "text"])
     rows = capsys.readouterr().out
     assert "| conv-61 | text | 16 |" in rows and "| s5 | text | 50 |" in rows
+
+
+@pytest.mark.parametrize(
+    "argv, message",
+    [
+        (["layers", "--threads", "0"], "--threads: must be a whole number of at least 1"),
+        (["layers", "--lengths", "64", "0"], "--lengths: must be a whole number of at least 1"),
+        (["layers", "--repeats", "-1"], "--repeats: must be a whole number of at least 1"),
+        (["layers", "--memory-length", "-1"], "--memory-length: must be a whole number from 0"),
+        (["data", "--seconds", "nan"], "--seconds: must be a positive number"),
+        (["memory", "--out", "file/rows.jsonl"], "error: cannot write --out file/rows.jsonl: "),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_measured(argv, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(bench, "PARTS", {argv[0]: lambda args: pytest.fail("measured")})
+    with pytest.raises(SystemExit) as stop:
+        bench.main(argv)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err

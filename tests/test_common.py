@@ -371,6 +371,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         (["--task", "text", "--smoke", "--limit", "100000"], "more than the 512"),
         (["--task", "text", "--smoke", "--out", "/proc/nowhere"], "cannot write"),
         (["--report", "nowhere.jsonl"], "no such records file"),
+        (["--report", "."], "no such records file: .; give files"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(argv, message, tmp_path, monkeypatch, capsys):

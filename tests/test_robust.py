@@ -264,3 +264,21 @@ def test_cuda_graphs_do_not_add_up_gradients():
     with pytest.raises(common.UserError, match="without reduce-overhead"):
         common.require_splittable(models.Norm("layer", 4), 16, args)
     common.require_splittable(models.Norm("layer", 4), 4, args)  # one part: nothing to add up
+
+
+@pytest.mark.parametrize(
+    "script, argv",
+    [
+        ("exp_locality", ["--report"]),
+        ("exp_spt", ["--report"]),
+        ("exp_kernels", ["--figure", "kernels", "--model", "dlr", "--smoke"]),
+        ("data", ["--task", "pathfinder", "--show"]),
+    ],
+)
+def test_a_figure_that_cannot_be_written_says_so(script, argv, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    where = "--data-dir" if script == "data" else "--out"
+    with pytest.raises(SystemExit) as stop:
+        importlib.import_module(script).main([*argv, where, str(tmp_path / "file")])
+    assert stop.value.code == 2
+    assert f"choose another {where}" in capsys.readouterr().err
