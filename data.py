@@ -220,6 +220,8 @@ class Task:
 
 def document_rows(index, docs):
     """Numbers (B * docs,) of the documents of the examples `index` (B,), those of an example together."""
+    if docs == 1:
+        return index
     return (index[:, None] * docs + torch.arange(docs, device=index.device)).view(-1)
 
 
