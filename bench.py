@@ -978,8 +978,8 @@ def add_flags(parser, parts):
     add, here = parser.add_argument, {*parts}.intersection
     if here({"layers"}):
         add("--only", nargs="+", metavar="NAME", help="layers whose name starts so, e.g. s4 dlr mega")
-        some = {"type": common.positive_int, "default": [1024, 4096]}
-        add("--lengths", nargs="+", metavar="L", help="(default 1024 4096)", **some)
+        text = "(default 1024 4096)"
+        add("--lengths", nargs="+", type=common.positive_int, default=[1024, 4096], metavar="L", help=text)
         text = "timed passes, naive form a third (default 9)"
         add("--repeats", type=common.positive_int, default=9, metavar="N", help=text)
         text = "(default 16384; 0: leave it out)"
