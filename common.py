@@ -1160,9 +1160,10 @@ def read_records(paths):
                 continue
             try:
                 line = json.loads(text)
-                assert {"run", "exp", "task", "cell", "seed", "test_acc", "date"} <= line.keys()
+                if not {"run", "exp", "task", "cell", "seed", "test_acc", "date"} <= line.keys():
+                    raise ValueError
                 records.append(line)
-            except (ValueError, AttributeError, AssertionError):
+            except (ValueError, AttributeError):
                 print(f"warning: {path}, line {number} is not a record and was left out", file=sys.stderr)
     return records
 

@@ -1761,6 +1761,9 @@ def main(argv=None):
                 task = load(name, args.data_dir)
                 where, digest = task.source["from"], task.source["hash"][:12]
                 print(f"{name}: {task.source['counts']} from {where}, hash {digest}")
+    except KeyboardInterrupt:
+        print("interrupted; the same command continues", file=sys.stderr)
+        raise SystemExit(130) from None
     except DataError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

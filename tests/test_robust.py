@@ -7,8 +7,10 @@ import importlib
 import os
 import random
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,8 +84,6 @@ def limited_to(size):
     """No file of this process may grow beyond `size` bytes: to the program that is a full disk."""
 
     def limit():
-        import signal
-
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
@@ -225,6 +225,29 @@ def test_a_cell_that_another_process_trains_is_refused_and_free_again_after_a_ki
     assert second.returncode == 2 and "trained by another process" in second.stderr
     assert "Traceback" not in second.stderr
     common.claim(next(tmp_path.glob("smoke-*")))
+
+
+@pytest.mark.parametrize(
+    "command, begun",
+    [
+        ([*RUN, "--epochs", "200"], "smoke-*/identity.json"),
+        ([sys.executable, str(ROOT / "data.py"), "--task", "pathfinder", "--prepare"], "pathfinder32-easy/*"),
+    ],
+)
+def test_ctrl_c_ends_in_one_sentence(command, begun, tmp_path):
+    """The terminal sends it to workers too: here the Pathfinder generator's."""
+    where = "--data-dir" if "--prepare" in command else "--out"
+    pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [*command, where, str(tmp_path)]
+    with subprocess.Popen(command, env=ONE_THREAD, start_new_session=True, **pipes) as process:
+        while not list(tmp_path.glob(begun)):
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; the same command continues" in error and "Traceback" not in error
 
 
 def test_a_run_begun_on_another_kind_of_device_continues(tmp_path):
