@@ -45,7 +45,9 @@ except ImportError:  # Windows
 # A kill costs at most this much work, or an epoch where that is shorter (the tests shorten it).
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 CHECK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
-EXIT_USER, EXIT_CONTINUE = 2, 75  # 75 = EX_TEMPFAIL of sysexits.h: the same command continues
+EXIT_USER = 2
+EXIT_CONTINUE = 75  # EX_TEMPFAIL of sysexits.h: the same command continues
+EXIT_CTRL_C = 130  # as shells say it
 
 
 class UserError(Exception):
@@ -59,7 +61,7 @@ class Interrupted(Exception):
 @contextlib.contextmanager
 def exit_cleanly(*expected):
     """Turn what a user can mend into one sentence on stderr and exit code 2, an interruption into exit
-    code 75.
+    code 75, Ctrl-C into 130.
 
     `expected` are further exception types whose message is such a sentence. Anything else is our bug:
     traceback.
@@ -71,7 +73,7 @@ def exit_cleanly(*expected):
         raise SystemExit(EXIT_CONTINUE) from None
     except KeyboardInterrupt:
         print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
-        raise SystemExit(130) from None
+        raise SystemExit(EXIT_CTRL_C) from None
     except (UserError, *expected) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(EXIT_USER) from None
@@ -597,8 +599,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
     -> dict with the accuracies, the curve, and what it cost. The number to report is "test_acc": the
     test accuracy at the best validation epoch (the first one, among equals). Raises Interrupted at the
-    time limit and on SIGTERM, with the state saved, and UserError when the loss is no longer a number,
-    memory runs out, or --micro-batch would change the mathematics.
+    time limit and on SIGTERM, KeyboardInterrupt on Ctrl-C, with the state saved, and UserError when the
+    loss is no longer a number, memory runs out, or --micro-batch would change the mathematics.
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
@@ -636,7 +638,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         torch.manual_seed(seed + 10**9 * rank() + epoch * steps_per_epoch + step)
         totals = {}
     started = saved = time.monotonic()
-    stop = catch_sigterm()
+    stop = catch_signals()
 
     def save():
         check()
@@ -690,9 +692,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
                 so_far = f"loss {mean(totals['loss']):.4f}, acc {mean(totals['acc']):.4f}"
                 print(f"{title}, step {step} of {len(plan)}: {so_far}", flush=True)
             if stopped:
-                raise Interrupted(
-                    f"stopped in {title} at step {step} of {len(plan)}; the same command continues"
-                )
+                leave(stop, f"stopped in {title} at step {step} of {len(plan)}")
         bar.close()
 
         train = {name: mean(total) for name, total in sum_totals(totals).items()}
@@ -716,7 +716,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     if best["epoch"] < hp["epochs"]:
         model.load_state_dict(best["model"])
         test = evaluate(model, task, "test", loss_fn, autocast, args, stop)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing to save from here on
+    release_signals()  # nothing to save from here on
     seconds = spent + time.monotonic() - started
     return {
         "test_acc": test["acc"],
@@ -773,7 +773,7 @@ def evaluate(model, task, split, loss_fn, autocast, args, stop):
         if stopped:
             break
     if any_rank(stopped)[0]:  # the checkpoint before this evaluation stands
-        raise Interrupted(f"stopped while evaluating on {split}; the same command continues")
+        leave(stop, f"stopped while evaluating on {split}")
     return {name: mean(total) for name, total in sum_totals(totals).items()}
 
 
@@ -891,11 +891,38 @@ def require_sound_compiler(device):
         )
 
 
-def catch_sigterm():
-    """A list that stays empty until SIGTERM arrives (a preempted job); the loop then saves and stops."""
+STOPPING = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}  # and what Python does
+
+
+def catch_signals():
+    """A list that stays empty until SIGTERM (a preempted job) or Ctrl-C arrives; the loop then saves and
+    leaves. A second Ctrl-C does not wait for that."""
     arrived = []
-    signal.signal(signal.SIGTERM, lambda number, frame: arrived.append(number))
+
+    def note(number, frame):
+        if number == signal.SIGINT:
+            if arrived:
+                raise KeyboardInterrupt
+            os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print is not reentrant
+        arrived.append(number)
+
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
+            signal.signal(number, note)
     return arrived
+
+
+def release_signals():
+    for number, usual in STOPPING.items():
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, usual)
+
+
+def leave(stop, where):
+    """Raise what ends a run whose state is saved. stop: the signals that arrived, none at the time limit."""
+    if signal.SIGINT in stop:
+        raise KeyboardInterrupt
+    raise Interrupted(f"{where}; the same command continues")
 
 
 def peak_gb(device):

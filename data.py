@@ -1268,7 +1268,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         batch_sampler=items,
         num_workers=workers,
         prefetch_factor=8,
-        worker_init_fn=ignore_sigterm,
+        worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
     device = task.train.tokens.device
@@ -1281,10 +1281,11 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         yield Batch(tokens, mask, label, examples=examples, positions=positions)
 
 
-def ignore_sigterm(worker):
-    """Schedulers and torchrun send SIGTERM to every process of a run; the loop still needs the workers to
-    come to its checkpoint, and ends them itself."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def ignore_signals(worker):
+    """Schedulers, torchrun and Ctrl-C send their signal to every process of a run; the loop still needs the
+    workers to come to its checkpoint, and ends them itself."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def flip_images(batch, noise):

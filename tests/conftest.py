@@ -3,5 +3,19 @@ can use a GPU see one: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/test_listop
 """
 
 import os
+import signal
+
+import pytest
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def signals():
+    """Ctrl-C arrives, here and in child processes, even where a shell runs pytest in the background, which
+    ignores it; what a test does to the handlers is undone."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,8 +1,10 @@
 """common.py: the optimiser rule, the schedules, losses of parts, runs that are killed, records. pytest
 tests/test_common.py"""
 
+import argparse
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -234,16 +236,57 @@ def test_killed_at_random_moments_it_ends_like_the_unbroken_run(tmp_path, monkey
     assert n >= kills / 2 and comparable(tmp_path / "killed") == comparable(tmp_path / "unbroken")
 
 
-def test_sigterm_and_the_time_limit_exit_75_and_the_same_command_continues(unbroken, tmp_path):
+@pytest.mark.parametrize(
+    "number, expected", [(signal.SIGTERM, common.EXIT_CONTINUE), (signal.SIGINT, common.EXIT_CTRL_C)]
+)
+def test_signals_and_the_time_limit_save_and_the_same_command_continues(
+    number, expected, signals, unbroken, tmp_path
+):
     process = script(*SMOKE, "--epochs", 4, "--out", tmp_path)
     wait_for_checkpoint(process, tmp_path, 0)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     code, _, err = finish(process)
-    assert code == common.EXIT_CONTINUE and "continues" in err
+    assert code == expected and "the same command continues" in err and "Traceback" not in err
     code, _, err = finish(script(*SMOKE, "--epochs", 4, "--out", tmp_path, "--time-limit", "0.01s"))
     assert code == common.EXIT_CONTINUE
     assert finish(script(*SMOKE, "--epochs", 4, "--out", tmp_path))[0] == 0
     assert comparable(tmp_path) == comparable(unbroken)
+
+
+@pytest.mark.parametrize(
+    "number, ends", [(signal.SIGTERM, common.Interrupted), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signals, tmp_path):
+    task = data.load("text", "unused", limit=64, smoke=True)
+    model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
+    args = argparse.Namespace(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None)
+    args.deadline = math.inf
+    hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=8)
+    steps = []
+
+    def loss_fn(model, batch):
+        steps.append(batch)
+        if len(steps) == 3:
+            signal.raise_signal(number)
+        return common.classify_loss(model, batch)
+
+    with pytest.raises(ends):
+        common.fit(model, task, loss_fn, hp, args, tmp_path)
+    assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == len(steps) == 3
+
+
+def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals, capfd):
+    arrived = common.catch_signals()
+    signal.raise_signal(signal.SIGINT)
+    assert arrived == [signal.SIGINT] and "once more to stop at once" in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    common.release_signals()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
+    common.catch_signals()
+    common.release_signals()
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def identity(**changes):

@@ -189,7 +189,8 @@ def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     assert two[0]["test_acc"] == pytest.approx(one[0]["test_acc"], abs=0.03)
 
 
-def test_workers_outlive_a_sigterm_to_the_whole_group():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_outlive_a_signal_to_the_whole_group(number):
     """The loop comes to its checkpoint with their help, and ends them itself."""
     rgb = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).numpy()
     task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
@@ -197,5 +198,5 @@ def test_workers_outlive_a_sigterm_to_the_whole_group():
     next(batches)
     workers = multiprocessing.active_children()
     for worker in workers:
-        os.kill(worker.pid, signal.SIGTERM)
+        os.kill(worker.pid, number)
     assert workers and len(list(batches)) == 19

@@ -234,7 +234,7 @@ def test_a_cell_that_another_process_trains_is_refused_and_free_again_after_a_ki
         ([sys.executable, str(ROOT / "data.py"), "--task", "pathfinder", "--prepare"], "pathfinder32-easy/*"),
     ],
 )
-def test_ctrl_c_ends_in_one_sentence(command, begun, tmp_path):
+def test_ctrl_c_ends_in_one_sentence(command, begun, signals, tmp_path):
     """The terminal sends it to workers too: here the Pathfinder generator's."""
     where = "--data-dir" if "--prepare" in command else "--out"
     pipes = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
