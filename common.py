@@ -723,6 +723,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         "val_acc": curve[best["epoch"] - 1]["val"]["acc"],
         "best_epoch": best["epoch"],
         "test_acc_last": last["acc"],
+        "chance": round(chance(task.test), 4),
         "train_acc": curve[-1]["train"]["acc"],
         "epochs": hp["epochs"],
         "steps": steps_per_epoch * hp["epochs"],
@@ -802,8 +803,16 @@ def learning_rate(optimizer):
 def epoch_line(line, hp):
     train = ", ".join(f"{name} {value:.4f}" for name, value in line["train"].items())
     where = f"epoch {line['epoch']:3d}/{hp['epochs']}"
-    rest = f"val acc {line['val']['acc']:.4f}  lr {line['lr']:.1e}  {line['seconds']:.0f} s"
-    return f"{where}  train {train}  {rest}"
+    left = line["seconds"] / line["epoch"] * (hp["epochs"] - line["epoch"])
+    times = f"{line['seconds']:.0f} s, {readable(left)} left"
+    return f"{where}  train {train}  val acc {line['val']['acc']:.4f}  lr {line['lr']:.1e}  {times}"
+
+
+def readable(seconds):
+    """A duration for people: 50 s, 12 min, 3.4 h."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def require_finite(losses, epoch, step, optimizer):
@@ -816,11 +825,16 @@ def require_finite(losses, epoch, step, optimizer):
         )
 
 
+def chance(split):
+    """Accuracy of always answering the commonest class of a split."""
+    return float(torch.bincount(split.label).max()) / len(split.label)
+
+
 def warn_at_chance(curve, task, hp):
     """Once, after a tenth of the epochs (at least 5): an accuracy that the commonest class alone explains."""
     if len(curve) != max(5, hp["epochs"] // 10):
         return
-    share = float(torch.bincount(task.val.label).max()) / len(task.val.label)
+    share = chance(task.val)
     noise = math.sqrt(share * (1 - share) / len(task.val.label))
     if max(line["val"]["acc"] for line in curve) < share + 2 * noise:
         print(
@@ -1252,12 +1266,15 @@ def percent(value, signed=False):
 
 
 def summary(records):
-    """ "88.96 ± 0.21 (n=3)" over the seeds in `records`; a dash for none."""
+    """ "88.96 ± 0.21 (n=3)" over the seeds in `records`; a dash for none. Where some stayed at chance, as
+    happens on Pathfinder and Path-X, a mean alone would mislead: "70.12 ± 17.42 (n=5, 2 learnt)"."""
     if not records:
         return "—"
     accuracies = [r["test_acc"] for r in records]
     spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    return f"{percent(statistics.mean(accuracies))}{spread} (n={len(accuracies)})"
+    learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
+    count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
+    return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
 
 
 def compared(label, paper, records, tasks):

@@ -189,7 +189,7 @@ def unbroken(tmp_path_factory):
 
 def test_record_has_every_field_and_the_run_is_done_once(unbroken):
     record = json.loads((unbroken / "results.jsonl").read_text())
-    fields = """exp task model cell seed budget epochs steps test_acc val_acc best_epoch test_acc_last
+    fields = """exp task model cell seed budget epochs steps test_acc val_acc best_epoch test_acc_last chance
     train_acc params seconds epoch_seconds peak_gb device torch git dirty argv hp data smoke""".split()
     assert set(fields) <= record.keys()
     assert record["cell"] == {"kernel": 5} and record["smoke"] is True and record["budget"] == "reduced"
@@ -393,6 +393,15 @@ def test_summary_shows_mean_spread_and_n():
     assert common.summary([]) == "—"
     assert common.summary([{"test_acc": 0.5}]) == "50.00 (n=1)"
     assert common.summary([{"test_acc": 0.5}, {"test_acc": 0.6}]) == "55.00 ± 7.07 (n=2)"
+    stuck, learnt = {"test_acc": 0.505, "chance": 0.501}, {"test_acc": 0.905, "chance": 0.501}
+    assert common.summary([stuck, learnt]) == "70.50 ± 28.28 (n=2, 1 learnt)"
+    assert common.summary([learnt]) == "90.50 (n=1)"
+
+
+def test_an_epoch_says_how_long_the_rest_will_take():
+    line = {"epoch": 2, "lr": 1e-3, "seconds": 1000.0, "train": {"acc": 0.5}, "val": {"acc": 0.25}}
+    assert common.epoch_line(line, {"epochs": 80}).endswith("val acc 0.2500  lr 1.0e-03  1000 s, 10.8 h left")
+    assert [common.readable(seconds) for seconds in (0, 99, 100, 5999)] == ["0 s", "99 s", "2 min", "100 min"]
 
 
 # ------------------------------------------------------------------------------------------ mistakes
