@@ -18,7 +18,6 @@ prints. All ranks need the same --data-dir and --out (on several machines: a sha
 import argparse
 import atexit
 import contextlib
-import ctypes
 import datetime
 import hashlib
 import json
@@ -290,19 +289,7 @@ def resolve_device(name):
         torch.backends.cuda.enable_cudnn_sdp(False)
         torch.backends.cudnn.allow_tf32 = False  # --amp off means float32, in convolutions too
         return torch.device("cuda", torch.cuda.current_device())
-    if name == "cpu":
-        keep_freed_memory()
     return torch.device(name)
-
-
-def keep_freed_memory():
-    """Let this process keep the large blocks that it frees. glibc gives those above 32 MB back to the system,
-    which hands them out again page by page, zeroed: a third of a step with 64 images."""
-    M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(M_MMAP_MAX, 0)  # never outside the heap ...
-        libc.mallopt(M_TRIM_THRESHOLD, -1)  # ... which never shrinks
 
 
 def use_bf16(amp, device):
