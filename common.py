@@ -716,7 +716,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     if best["epoch"] < hp["epochs"]:
         model.load_state_dict(best["model"])
         test = evaluate(model, task, "test", loss_fn, autocast, args, stop)
-    release_signals()  # nothing to save from here on
+    answer_signals(STOPPING)  # nothing to save from here on
     seconds = spent + time.monotonic() - started
     return {
         "test_acc": test["acc"],
@@ -905,7 +905,15 @@ def require_sound_compiler(device):
         )
 
 
-STOPPING = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}  # and what Python does
+# What stops a run, and what Python does where nobody asks for something else.
+STOPPING = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
+
+def answer_signals(handlers):
+    """Set {signal: handler}, but for signals that are ignored: a shell's background job ignores Ctrl-C."""
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def catch_signals():
@@ -920,16 +928,8 @@ def catch_signals():
             os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print is not reentrant
         arrived.append(number)
 
-    for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
-            signal.signal(number, note)
+    answer_signals(dict.fromkeys(STOPPING, note))
     return arrived
-
-
-def release_signals():
-    for number, usual in STOPPING.items():
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, usual)
 
 
 def leave(stop, where):

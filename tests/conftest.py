@@ -2,12 +2,21 @@
 can use a GPU see one: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/test_listops.py
 """
 
+import argparse
+import math
 import os
 import signal
 
 import pytest
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.fixture
+def fit_args():
+    """What common.fit reads of the command line, as the flags' defaults are; in float32."""
+    flags = dict(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None)
+    return argparse.Namespace(**flags, deadline=math.inf)
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """common.py: the optimiser rule, the schedules, losses of parts, runs that are killed, records. pytest
 tests/test_common.py"""
 
-import argparse
 import contextlib
 import json
-import math
 import multiprocessing
 import os
 import random
@@ -256,11 +254,9 @@ def test_signals_and_the_time_limit_save_and_the_same_command_continues(
 @pytest.mark.parametrize(
     "number, ends", [(signal.SIGTERM, common.Interrupted), (signal.SIGINT, KeyboardInterrupt)]
 )
-def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signals, tmp_path):
+def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signals, fit_args, tmp_path):
     task = data.load("text", "unused", limit=64, smoke=True)
     model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
-    args = argparse.Namespace(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None)
-    args.deadline = math.inf
     hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=8)
     steps = []
 
@@ -271,7 +267,7 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signal
         return common.classify_loss(model, batch)
 
     with pytest.raises(ends):
-        common.fit(model, task, loss_fn, hp, args, tmp_path)
+        common.fit(model, task, loss_fn, hp, fit_args, tmp_path)
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == len(steps) == 3
 
 
@@ -281,11 +277,11 @@ def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals,
     assert arrived == [signal.SIGINT] and "once more to stop at once" in capfd.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
-    common.release_signals()
+    common.answer_signals(common.STOPPING)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job
     common.catch_signals()
-    common.release_signals()
+    common.answer_signals(common.STOPPING)
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 

@@ -835,11 +835,14 @@ def test_weight_decay_and_learning_rates_follow_the_families():
         assert set(optim(name).values()) == {None}
 
 
-@pytest.mark.xfail(torch.__version__ < common.SOUND_COMPILER, reason="wrong: common.SOUND_COMPILER")
 @pytest.mark.parametrize("name, overrides", [("conv", {"kernel": 5}), ("transformer", {}), ("gmlp", {})])
-def test_compiled_models_train_as_eager_ones(name, overrides):
+def test_compiled_models_train_as_eager_ones_or_are_refused(name, overrides):
     import torch._inductor.config as inductor
 
+    if torch.__version__ < common.SOUND_COMPILER:
+        with pytest.raises(common.UserError):
+            common.require_sound_compiler(torch.device("cpu"))
+        return
     losses = []
     for compiled in (False, True):
         model = small_model(name, depth=1, denoise=False, **overrides)

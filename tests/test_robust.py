@@ -4,6 +4,7 @@ pytest tests/test_robust.py
 """
 
 import importlib
+import math
 import os
 import random
 import resource
@@ -182,7 +183,7 @@ def test_a_run_at_chance_is_warned_about_once(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_the_model_does_not_reshuffle_the_data(tmp_path):
+def test_the_model_does_not_reshuffle_the_data(fit_args, tmp_path):
     """Two models of different size and dropout under one seed see the same batches, corrupted alike."""
     seen = []
     for width, dropout in ((8, 0.0), (24, 0.5)):
@@ -199,12 +200,9 @@ def test_the_model_does_not_reshuffle_the_data(tmp_path):
             return common.multitask_loss(model, batch)
 
         hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)
-        args = common.argparse.Namespace(
-            device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None, deadline=float("inf")
-        )
         folder = tmp_path / str(width)
         folder.mkdir()
-        common.fit(model, task, loss_fn, hp, args, folder, seed=3)
+        common.fit(model, task, loss_fn, hp, fit_args, folder, seed=3)
         seen.append(batches)
     assert len(seen[0]) == len(seen[1]) == 6
     assert all(torch.equal(a, b) for a, b in zip(*seen))
@@ -250,26 +248,23 @@ def test_ctrl_c_ends_in_one_sentence(command, begun, signals, tmp_path):
     assert "interrupted; the same command continues" in error and "Traceback" not in error
 
 
-def test_a_run_begun_on_another_kind_of_device_continues(tmp_path):
+def test_a_run_begun_on_another_kind_of_device_continues(fit_args, tmp_path):
     """A CUDA generator's state has 16 bytes, which no CPU generator can read."""
-    args = common.argparse.Namespace(
-        device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None
-    )
-    args.deadline = 0.0
     task = data.load("text", "unused", denoise=True, limit=32, smoke=True)
     hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)
 
     def fit():
         model = models.SequenceModel("conv", 1, 8, 259, 2, denoise=True, d_hidden=8, kernel=3)
-        return common.fit(model, task, common.multitask_loss, hp, args, tmp_path)
+        return common.fit(model, task, common.multitask_loss, hp, fit_args, tmp_path)
 
+    fit_args.deadline = 0.0
     with pytest.raises(common.Interrupted):
         fit()
     state = torch.load(tmp_path / "last.pt", weights_only=True)
     assert state["step"] == 1 and state["noise_device"] == "cpu"
     state |= {"noise": torch.zeros(16, dtype=torch.uint8), "noise_device": "cuda"}
     common.save_checkpoint(tmp_path / "last.pt", state)
-    args.deadline = float("inf")
+    fit_args.deadline = math.inf
     assert fit()["steps"] == 4
 
 
@@ -282,11 +277,22 @@ def test_all_tasks_are_refused_before_the_first_is_trained_where_one_cannot_be_h
     assert not list(tmp_path.iterdir())
 
 
-def test_cuda_graphs_do_not_add_up_gradients():
-    args = common.argparse.Namespace(micro_batch=4, compile="reduce-overhead")
+def test_cuda_graphs_do_not_add_up_gradients(fit_args):
+    fit_args.micro_batch, fit_args.compile = 4, "reduce-overhead"
     with pytest.raises(common.UserError, match="without reduce-overhead"):
-        common.require_splittable(models.Norm("layer", 4), 16, args)
-    common.require_splittable(models.Norm("layer", 4), 4, args)  # one part: nothing to add up
+        common.require_splittable(models.Norm("layer", 4), 16, fit_args)
+    common.require_splittable(models.Norm("layer", 4), 4, fit_args)  # one part: nothing to add up
+
+
+def test_a_compiler_that_computes_wrongly_is_refused(fit_args, tmp_path, monkeypatch):
+    """torch's for a CPU before SOUND_COMPILER, which is every torch here."""
+    monkeypatch.setattr(common, "SOUND_COMPILER", "99.0")
+    fit_args.compile = "default"
+    task = data.load("text", "unused", limit=16, smoke=True)
+    model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
+    with pytest.raises(common.UserError, match="99.0 or newer.*leave the flag out"):
+        common.fit(model, task, common.classify_loss, {"batch_size": 8}, fit_args, tmp_path)
+    common.require_sound_compiler(torch.device("cuda"))
 
 
 @pytest.mark.parametrize(
