@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -323,12 +324,25 @@ def test_spot_values_of_the_recipes():
     assert (first["lr"], first["batch_size"], hp["lr"], hp["batch_size"]) == (1e-3, 8, 1e-3, 64)
     first, hp = exp_spt.recipe("pathx256", Cell("s4", "none"))
     assert first is None and (hp["lr"], hp["batch_size"], hp["pooling"]) == (1e-4, 16, "max")
+    assert exp_spt.recipe("pathx", Cell("s4", "none"))[1]["pooling"] == "mean"
     first, hp = exp_spt.recipe("pathx", Cell("s4", "masked", init="random"))
+    assert hp["pooling"] == "max"
     assert (first["lr"], first["batch_size"], hp["lr"], hp["batch_size"]) == (1e-3, 4, 5e-4, 16)
     hp = exp_spt.recipe("listops", Cell("dlr", "none", init="random"))[1]
     assert (hp["lr"], hp["batch_size"], hp["d_state"], hp["depth"]) == (1e-4, 16, 1024, 8)
     first, hp = exp_spt.recipe("scifar", Cell("s4", "masked"))
     assert (hp["lr"], hp["batch_size"], first["batch_size"], first["ratio"]) == (5e-4, 64, 32, 0.5)
+
+
+@pytest.mark.parametrize("model", exp_spt.MODELS)
+def test_arms_at_a_budget_of_ours_have_equally_many_steps(model):
+    args = argparse.Namespace(smoke=False, augment="paper", epochs=60)
+    steps = set()
+    for objective in exp_spt.OBJECTIVES:
+        share = 0.0 if objective in ("none", "multitask") else 0.4
+        halves = exp_spt.recipe("image", Cell(model, objective, share=share), args)
+        steps.add(sum(math.ceil(4500 / hp["batch_size"]) * hp["epochs"] for hp in halves if hp))
+    assert len(steps) == 1
 
 
 def test_shares_and_fractions_are_the_papers():
