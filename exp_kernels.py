@@ -357,6 +357,7 @@ def draw_kernels(args, name, title, panels):
     plot(drawn, title, args.out / f"kernels-{name}.png")
 
 
+PATHX_WIDTH = 128  # of its images, in positions
 WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
 
 
@@ -409,7 +410,12 @@ def blocks_of(arguments, weights=None):
 
 
 def plot(panels, task, path):
-    """Largest absolute tap against distance, relative to the layer's largest; one panel for each model."""
+    """Figure 4: K_max, the largest absolute tap over channels and directions, against distance, relative to
+    the largest of all layers at the start; one panel for each model.
+
+    deviation: every layer, where the paper shows each second; its scales are lost, ours are logarithmic, but
+    Path-X's distance is linear and marked at the rows of the image.
+    """
     plt = common.pyplot()
     columns = min(4, len(panels))
     grid = math.ceil(len(panels) / columns), columns
@@ -420,24 +426,32 @@ def plot(panels, task, path):
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, (title, start, trained) in zip(axes.flat, panels):
+        unit = max(peak.max() for _, peak, _ in start)
         for distances, peak, _ in start:
-            axis.plot(distances, peak / peak.max(), color="0.6", linewidth=0.8, zorder=1)
+            axis.plot(distances, peak / unit, color="0.6", linewidth=0.8, zorder=1)
         axis.plot([], [], color="0.6", label="at initialisation")
         for i, (distances, peak, _) in enumerate(trained):
             colour = plt.get_cmap("cividis")(i / max(1, len(trained) - 1) * 0.9)
-            axis.plot(distances, peak / peak.max(), color=colour, linewidth=1.2, label=f"layer {i + 1}")
-        axis.set(title=title, yscale="log", ylim=(1e-4, 1.5), xlim=(0, start[0][0][-1]))
-        axis.set_xscale("symlog", linthresh=1)
-        ticks = [k for k in (0, 1, 10, 100, 1000) if k <= start[0][0][-1]]
+            axis.plot(distances, peak / unit, color=colour, linewidth=1.2, label=f"layer {i + 1}")
+        last = start[0][0][-1]
+        axis.set(title=title, yscale="log", xlim=(0, last))
+        axis.set_ylim(bottom=1e-4)
+        if last < PATHX_WIDTH**2 - 1:
+            axis.set_xscale("symlog", linthresh=1)
+            ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
+        else:
+            ticks = range(0, 8 * PATHX_WIDTH + 1, PATHX_WIDTH)
+            axis.set_xlim(0, ticks[-1])
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="lower left")
     for axis in axes[:, 0]:
-        axis.set_ylabel("largest |tap| / layer's largest")
+        axis.set_ylabel("largest |tap| / largest at the start")
     for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
         axis.set_xlabel("distance |lag| (positions)")
         axis.xaxis.set_tick_params(labelbottom=True)
-    figure.suptitle(f"How far the convolution kernels reach: {task}, over all channels and both directions")
+    title = f"How far the convolution kernels reach (all channels, both directions)\n{task}"
+    figure.suptitle(title, fontsize=10)  # a run's name is long
     common.save_figure(figure, path)
 
 

@@ -121,11 +121,12 @@ def train_smoke_model(args, task):
 
 
 SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")  # whose models we can rebuild
+TRANSFORMERS = ("transformer", "rotary")
 
 
 def trained_model(args):
-    """(name, model) of --checkpoint or of the finished ListOps run that validated best; (None, None)
-    where there is none."""
+    """(name, model) of --checkpoint or of a finished ListOps run; (None, None) where there is none. Of
+    several runs a full one, of these a Transformer's (the paper's), of these the one that validated best."""
     if args.checkpoint:
         return rebuilt(args.checkpoint)
     finished = [
@@ -137,7 +138,8 @@ def trained_model(args):
     ]
     if not finished:
         return None, None
-    return rebuilt(args.out / max(finished, key=lambda r: r["val_acc"])["run"] / "best.pt")
+    best = max(finished, key=lambda r: (r["budget"] == "paper", r["model"] in TRANSFORMERS, r["val_acc"]))
+    return rebuilt(args.out / best["run"] / "best.pt")
 
 
 def rebuilt(path):

@@ -1153,11 +1153,11 @@ class S5Block(ResidualBlock):
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
                     and none
-    dt_global       the same for log_step
+    dt_global       log_step at the learning rate of the run instead of ssm_lr
     Both directions share all but C and both include position t. GELU in its tanh form, dropout tied over
     time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H). Source: Smith et
-    al. 2022; lindermanlab/S5. deviation: the authors' code decays norms and biases too; ours leaves that to
-    the recipe of the run.
+    al. 2022; lindermanlab/S5. deviation: the authors' code decays norms, biases and with dt_global log_step
+    too; ours leaves that to the recipe of the run.
     """
 
     def __init__(

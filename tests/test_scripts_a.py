@@ -382,6 +382,14 @@ def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
     args = argparse.Namespace(checkpoint=None, out=tmp_path, smoke=True)
     name, model = exp_listops.trained_model(args)
     assert name == "conv" and len(model.blocks) == 2
+    full = {"budget": "paper", "val_acc": 0.01}  # goes before a reduced run, and a Transformer before others
+    for run, other in (("full", full), ("transformer", full | {"model": "transformer"})):
+        (tmp_path / run).mkdir()
+        model = models.SequenceModel("transformer", 1, 8, 17, 10, heads=1, d_ff=len(run))
+        state = {"model": model.state_dict(), "arguments": model.arguments}
+        common.save_checkpoint(tmp_path / run / "best.pt", state)
+        common.append_record(tmp_path / "results.jsonl", line | other | {"run": run})
+        assert exp_listops.trained_model(args)[1].arguments["d_ff"] == len(run)
     exp_listops.main(["--figure", "3", "--checkpoint", str(best), *tiny])
     assert (tmp_path / "listops-figure3.png").read_bytes()[:4] == b"\x89PNG"
 
