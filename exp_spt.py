@@ -875,7 +875,7 @@ def figure4(args, records):
     for r in found:
         checkpoint = Path(args.out) / r["pretraining"]["run"] / "best.pt"
         print(f"{data.TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
-    print("" if found else "no pretrained S4 yet: python exp_spt.py --task all --figure 4\n")
+    print("" if found else "no S4 pretrained at the paper's budget yet: python exp_spt.py --task all --figure 4\n")
 
 
 def figure5(args, records):
