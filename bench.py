@@ -229,24 +229,14 @@ def milliseconds(layer, args, repeats):
     return 1000 * min(times)
 
 
-def peak_megabytes():
-    """Largest resident size of this process so far, in 10^6 bytes (Linux: reset by reset_peak)."""
-    line = next(row for row in Path("/proc/self/status").read_text().splitlines() if row.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
-
-
-def reset_peak():
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def measure_memory(name, L):
     """Peak over the state before the pass, in 10^6 bytes; meant for a process of its own."""
-    layer = make_layer(name, L)
+    layer, cpu = make_layer(name, L), torch.device("cpu")
     one_pass(make_layer(name, 64))  # libraries, threads, FFT plans
-    reset_peak()
-    before = peak_megabytes()
+    common.reset_peak(cpu)
+    before = common.peak_bytes(cpu)
     one_pass(layer)
-    return peak_megabytes() - before
+    return (common.peak_bytes(cpu) - before) / 1e6
 
 
 def bench_layers(args):
@@ -568,7 +558,7 @@ def measure_step(model, name, args):
         network.compile()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    common.reset_peak(device)
     epoch([longest])
     if args.compile or device.type != "cpu":  # every shape once more, as it will be timed
         epoch()
@@ -608,8 +598,8 @@ def print_step(args):
     try:
         with contextlib.redirect_stdout(sys.stderr):
             row = measure_step(*args.cell, args)
-    except (MemoryError, RuntimeError) as error:
-        if not common.is_out_of_memory(error):
+    except (common.OutOfMemory, MemoryError, RuntimeError) as error:
+        if not (isinstance(error, common.OutOfMemory) or common.is_out_of_memory(error)):
             raise
         row = {"note": "out of memory"}
     print(json.dumps(row))
@@ -884,8 +874,7 @@ def bench_loop(args):
     variants, notes = start_variants(task, device, args)
     times, peaks, rates = {name: [] for name in variants}, {}, {}
     for name in [*variants] * args.rounds:
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
+        common.reset_peak(device)
         times[name].append(seconds_of(variants[name][0], device))
         peaks[name] = common.peak_gb(device) if device.type == "cuda" else None
     for name, (_, plan) in variants.items():

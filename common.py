@@ -50,6 +50,11 @@ EXIT_CONTINUE = 75  # EX_TEMPFAIL of sysexits.h: the same command continues
 EXIT_CTRL_C = 130  # as shells say it
 
 
+def same_command():
+    """What continues a run that was stopped."""
+    return "the same command" + " without --fresh" * ("--fresh" in sys.argv)
+
+
 class UserError(Exception):
     """A mistake that the user can mend. The message is one sentence that says how."""
 
@@ -72,7 +77,7 @@ def exit_cleanly(*expected):
         print(stop, file=sys.stderr)
         raise SystemExit(EXIT_CONTINUE) from None
     except KeyboardInterrupt:
-        print("interrupted; the same command continues from the last checkpoint", file=sys.stderr)
+        print(f"interrupted; {same_command()} continues from the last checkpoint", file=sys.stderr)
         raise SystemExit(EXIT_CTRL_C) from None
     except (UserError, *expected) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -233,6 +238,7 @@ def parse_args(parser, argv):
         parser.error("give --task, or --report to print the table")
     if args.report is None:
         join_ranks(parser, args.device)
+    args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
     args.deadline = time.monotonic() + limit - min(10, 0.05 * limit)  # time to write the checkpoint
@@ -605,9 +611,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
-    task, model = task.to(device), model.to(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)  # earlier cells of the same command
+    with out_of_memory_advice(model, 1):
+        task, model = task.to(device), model.to(device)
+    reset_peak(device)  # earlier cells of the same command
     if args.compile:
         require_sound_compiler(device)
         torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
@@ -642,6 +648,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
     def save():
         check()
+        require_finite_weights(model)
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -696,7 +703,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         bar.close()
 
         train = {name: mean(total) for name, total in sum_totals(totals).items()}
-        val = evaluate(model, task, "val", loss_fn, autocast, args, stop)
+        val = evaluate(model, task, "val", loss_fn, hp, autocast, args, stop)
         line = {"epoch": epoch + 1, "lr": learning_rate(optimizer), "train": train, "val": val}
         best = max((past["val"]["acc"] for past in curve), default=-math.inf)
         if val["acc"] > best:
@@ -711,11 +718,11 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         schedule.on_epoch(train["loss"])
         epoch, step, totals = epoch + 1, 0, {}
 
-    test = last = evaluate(model, task, "test", loss_fn, autocast, args, stop)
+    test = last = evaluate(model, task, "test", loss_fn, hp, autocast, args, stop)
     best = load_checkpoint(folder / "best.pt", device)
     if best["epoch"] < hp["epochs"]:
         model.load_state_dict(best["model"])
-        test = evaluate(model, task, "test", loss_fn, autocast, args, stop)
+        test = evaluate(model, task, "test", loss_fn, hp, autocast, args, stop)
     answer_signals(STOPPING)  # nothing to save from here on
     seconds = spent + time.monotonic() - started
     return {
@@ -752,23 +759,23 @@ def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_bat
     batch_loss = sum_gradients(model, batch_loss)
     if hp.get("clip"):
         torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
-    optimizer.step()
+    with out_of_memory_advice(model, hp["batch_size"], micro_batch):  # the first step allocates its state
+        optimizer.step()
     return batch_loss
 
 
 @torch.no_grad()
-def evaluate(model, task, split, loss_fn, autocast, args, stop):
+def evaluate(model, task, split, loss_fn, hp, autocast, args, stop):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
     totals, stopped = {}, False
-    # Many positions at once, but where memory is short no more than a part of a training batch may have. A
+    # Many positions at once, but no more than a part of a training batch may have, which memory allows. A
     # CPU gets large blocks back from the system page by page and zeroed: 2^16 take up to 1.6 times as long.
     most = 1 << (14 if task.test.label.device.type == "cpu" else 16)
-    if args.micro_batch:
-        most = min(most, args.micro_batch * task.docs * task.max_length)
+    most = min(most, (args.micro_batch or hp["batch_size"]) * task.docs * task.max_length)
     batches = task.evaluation_batches(split, most, rank(), ranks())
     for batch in tqdm(batches, split, leave=False, disable=no_bar()):
-        with autocast, out_of_memory_advice(model, len(batch.label), args.micro_batch):
+        with autocast, out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             loss, metrics = loss_fn(model, batch)
         add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
         stopped = bool(stop) or time.monotonic() > args.deadline
@@ -826,6 +833,14 @@ def require_finite(losses, epoch, step, optimizer):
         )
 
 
+def require_finite_weights(model):
+    """No checkpoint may hold what can never recover; the loss shows it a step too late."""
+    if not torch.stack([p.isfinite().all() for p in model.parameters()]).all():
+        raise UserError(
+            "some weights are no longer numbers; the last good checkpoint is kept: try a lower --lr"
+        )
+
+
 def chance(split):
     """Accuracy of always answering the commonest class of a split."""
     return float(torch.bincount(split.label).max()) / len(split.label)
@@ -855,20 +870,25 @@ def is_out_of_memory(error):
     return known or any(words in str(error) for words in OUT_OF_MEMORY)
 
 
+class OutOfMemory(UserError):
+    """With what to do about it."""
+
+
 @contextlib.contextmanager
-def out_of_memory_advice(model, batch_size, micro_batch):
+def out_of_memory_advice(model, batch_size, micro_batch=None):
+    """Raise OutOfMemory where memory runs out in parts of `micro_batch` of `batch_size` examples."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        part = micro_batch or math.ceil(batch_size / ranks())
+        part = min(micro_batch or batch_size, math.ceil(batch_size / ranks()))
         advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         if part == 1:
-            advice = "a single example does not fit, use a device with more memory"
+            advice = "the data and a single example do not fit, use a device with more memory"
         elif batch_normed(model):
             advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
-        raise UserError(f"out of memory on the device; {advice}") from None
+        raise OutOfMemory(f"out of memory on the device; {advice}") from None
 
 
 def batch_normed(model):
@@ -937,19 +957,30 @@ def leave(stop, where):
     """Raise what ends a run whose state is saved. stop: the signals that arrived, none at the time limit."""
     if signal.SIGINT in stop:
         raise KeyboardInterrupt
-    raise Interrupted(f"{where}; the same command continues")
+    raise Interrupted(f"{where}; {same_command()} continues")
+
+
+def reset_peak(device):
+    """Forget the peak memory up to here."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with contextlib.suppress(OSError):  # only Linux has it
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes(device):
+    """Peak memory since reset_peak: of the device, or of this process on a CPU under Linux; else None."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    with contextlib.suppress(OSError, StopIteration):
+        rows = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(row.split()[1]) for row in rows if row.startswith("VmHWM"))
+    return None
 
 
 def peak_gb(device):
-    """Peak memory in GB: of the device, or of this process on a CPU."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 1e9, 2)
-    with contextlib.suppress(ImportError):  # there is no `resource` on Windows
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kB elsewhere
-        return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 2)
-    return None
+    peak = peak_bytes(device)
+    return None if peak is None else round(peak / 1e9, 2)
 
 
 # ------------------------------------------------------------------------------------------ checkpoints
@@ -969,7 +1000,7 @@ def write_atomically(path, content):
             temporary.unlink()
         raise UserError(
             f"cannot write {path}: {error.strerror}; free space or choose another --out, "
-            "then the same command continues"
+            f"then {same_command()} continues"
         ) from error
 
 
@@ -1124,7 +1155,7 @@ def record(args, folder, identity, result, budget, source):
 
 
 def write_record(args, folder, identity, result, budget, source):
-    commit, dirty = git_state()
+    commit, dirty = args.git
     line = {
         **identity,
         "run": folder.name,
@@ -1166,7 +1197,7 @@ def append_record(path, line):
             os.fsync(f.fileno())
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror}; free space, then the same command continues"
+            f"cannot write {path}: {error.strerror}; free space, then {same_command()} continues"
         ) from error
 
 
@@ -1191,6 +1222,17 @@ def set_torn_line_aside(file, path):
     )
 
 
+def finished_runs(args, task, exps):
+    """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke."""
+    return [
+        r
+        for r in read_records([args.out / "results.jsonl"])
+        if (r["task"], bool(r.get("smoke"))) == (task, args.smoke)
+        and r["exp"] in exps
+        and (args.out / r["run"] / "best.pt").exists()
+    ]
+
+
 def read_records(paths):
     """All records of the files that exist; a line that is no record is left out with a warning."""
     records = []
@@ -1204,10 +1246,16 @@ def read_records(paths):
                 line = json.loads(text)
                 if not {"run", "exp", "task", "cell", "seed", "test_acc", "date"} <= line.keys():
                     raise ValueError
+                moment(line)
                 records.append(line)
-            except (ValueError, AttributeError):
+            except (ValueError, TypeError, AttributeError):
                 print(f"warning: {path}, line {number} is not a record and was left out", file=sys.stderr)
     return records
+
+
+def moment(record):
+    """When a record was written; dates as text would not compare across time zones."""
+    return datetime.datetime.fromisoformat(record["date"]).astimezone()
 
 
 def report_records(args, exp):
@@ -1219,11 +1267,10 @@ def report_records(args, exp):
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
     records = [r for r in read_records(paths) if r["exp"] == exp]
     smoke = sum(bool(r.get("smoke")) for r in records)
-    newest = {r["run"]: r for r in sorted(records, key=lambda r: r["date"]) if not r.get("smoke")}
-    left_out = [f"{smoke} smoke runs"] * (smoke > 0) + [
-        f"{len(records) - smoke - len(newest)} older or repeated records"
-    ]
-    if smoke or len(records) - smoke > len(newest):
+    newest = {r["run"]: r for r in sorted(records, key=moment) if not r.get("smoke")}
+    older = len(records) - smoke - len(newest)
+    left_out = [f"{smoke} smoke runs"] * (smoke > 0) + [f"{older} older or repeated records"] * (older > 0)
+    if left_out:
         print(f"left out: {', '.join(left_out)}", file=sys.stderr)
     return list(newest.values())
 
@@ -1293,10 +1340,11 @@ def compared(label, paper, records, tasks):
 
 
 def one_recipe(records):
-    """The records of that recipe that validated best: of a cell whose rate was lowered, one rate."""
+    """The records of that recipe that validated best: of a cell whose rate was lowered, one rate. Records of
+    different data, say the official ones and generated ones, are not one recipe's."""
     groups = {}
     for r in records:
-        groups.setdefault(json.dumps(r["hp"], sort_keys=True), []).append(r)
+        groups.setdefault(json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True), []).append(r)
     return max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
 
 
@@ -1306,6 +1354,7 @@ def terms(record, paper):
     hp = record["hp"]
     words = [f"{record['limit']:,} examples" if record["limit"] else "all examples"]
     words += ["1 epoch" if hp["epochs"] == 1 else f"{hp['epochs']} epochs"]
+    words += ["not the official images"] if record["data"].get("official") is False else []
     words += [f"{hp['max_length']} bytes"] if hp.get("max_length") and "max_length" not in paper else []
     changed = {
         row: hp.get(row) for row in paper if row not in ("epochs", "technique") and hp.get(row) != paper[row]
@@ -1328,7 +1377,7 @@ def reduced_table(records, variant, paper, titles):
         group = groups.setdefault((list(titles).index(r["task"]), terms(r, paper[r["run"]])), {})
         group.setdefault(variant[r["run"]], []).append(r)
     rows = [
-        [list(titles.values())[i], words, *(summary(group.get(label, [])) for label in labels)]
+        [list(titles.values())[i], words, *(summary(one_recipe(group.get(label, []))) for label in labels)]
         for (i, words), group in sorted(groups.items())
     ]
     return markdown(["Task", "trained on", *labels], rows)

@@ -268,14 +268,14 @@ def pack(folder, task, splits, source):
     Everything goes into a private sibling folder, the manifest last, and one rename publishes it. Of
     two processes packing at once the second finds the folder there and drops its own copy.
     """
-    folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder, private = Path(folder), None
     splits = {
         name: (np.asarray(t, np.uint8), np.asarray(o, np.int64), np.asarray(y, np.int64))
         for name, (t, o, y) in splits.items()
     }
-    private = Path(tempfile.mkdtemp(prefix=folder.name + ".", dir=folder.parent))
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        private = Path(tempfile.mkdtemp(prefix=folder.name + ".", dir=folder.parent))
         for name, arrays in splits.items():
             for part, array in zip(Split._fields, arrays):
                 np.save(private / f"{name}_{part}.npy", array)
@@ -293,7 +293,8 @@ def pack(folder, task, splits, source):
             "free space or choose another --data-dir"
         ) from error
     finally:
-        shutil.rmtree(private, ignore_errors=True)
+        if private:
+            shutil.rmtree(private, ignore_errors=True)
 
 
 def unpack(folder, task):
@@ -323,6 +324,10 @@ def unpack(folder, task):
             f"the packed data in {folder} has changed since it was written (its hash differs); {remedy}"
         )
     return {name: Split(*map(torch.from_numpy, arrays)) for name, arrays in splits.items()}, manifest
+
+
+def is_packed(root, task):
+    return (root / "packed" / task / "manifest.json").exists()
 
 
 def packed(root, task, make):
@@ -928,7 +933,9 @@ def load_listops(root):
 
     official = [top / "listops-1000" for top in release_folders(root) if (top / "listops-1000").is_dir()]
     # Under a name of their own, or files put there later would be passed over for what was generated before.
-    splits, source = packed(root, "listops-official" if official else "listops", make)
+    # The files may go once they are packed.
+    name = "listops-official" if official or is_packed(root, "listops-official") else "listops"
+    splits, source = packed(root, name, make)
     return Task("listops", 10, 17, LISTOPS_FIRST_ID, 2000, **splits, source=source)
 
 
@@ -950,7 +957,7 @@ def read_imdb(folder):
         for label, sentiment in enumerate(("neg", "pos")):
             # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
             files = sorted(
-                (folder / split / sentiment).glob("*.txt"), key=lambda f: int(f.stem.split("_")[0])
+                (folder / split / sentiment).glob("[0-9]*_*.txt"), key=lambda f: int(f.stem.split("_")[0])
             )
             if len(files) != IMDB_PER_CLASS:
                 raise DataError(
@@ -987,11 +994,18 @@ AAN_FOLDERS = ("retrieval", "lra_release/lra_release/tsv_data", "lra_release/tsv
 AAN_MAX_ROW = 64 << 20  # bytes; a row holds two whole papers
 
 
-def require(names, root, smoke=False):
-    """Raise DataError now, not after hours of other tasks, where one of the tasks `names` can only be had by
-    asking for it (Retrieval)."""
+def require(names, root, smoke=False, augment=None):
+    """Raise DataError now, not after hours of other tasks, where one of the tasks `names` has no such
+    augmentation, or can only be had by asking for it (Retrieval)."""
+    for name in names:
+        require_images(name, augment)
     if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
         find_aan(root)
+
+
+def require_images(name, augment):
+    if augment in ("flip", "d4") and name not in ("image", *PATHFINDER_SIZE):
+        raise DataError(f"--augment {augment} is for grey images; {name} has none, leave the flag out")
 
 
 def find_aan(root):
@@ -1321,7 +1335,7 @@ def load_pathfinder(root, name, levels):
     size, wanted = PATHFINDER_SIZE[name], ("hard",) if levels == "hard" else tuple(pathfinder.FOLDERS)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
-    if official:
+    if official or is_packed(root, f"{name}-{levels}"):  # the files may go once they are packed
 
         def make():
             sets = {level: pathfinder.read_png_folder(official, level) for level in wanted}
@@ -1464,6 +1478,7 @@ def load(
     Raises DataError, with one sentence, for data that cannot be had or is damaged.
     """
     root = Path(root)
+    require_images(name, augment)
     try:
         if smoke:
             task = smoke_task(name)
@@ -1476,7 +1491,9 @@ def load(
     if max_length is not None:
         if name not in ("text", "retrieval"):  # a cut expression has no value, a cut image no meaning
             raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
-        task = replace(task, max_length=min(max_length, task.max_length))
+        if max_length > task.max_length:
+            raise DataError(f"--max-length: {name} has at most {task.max_length} bytes, give no more")
+        task = replace(task, max_length=max_length)
     if limit is not None:
         task = limited(task, limit)
     transforms = []

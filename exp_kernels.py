@@ -367,17 +367,13 @@ def energy_row(model, which, profiles):
 
 
 def best_run(args, model, name):
-    """(record, checkpoint) of the finished run of a model on a task that validated best, or (None, None)."""
-    finished = [
-        r
-        for r in common.read_records([args.out / "results.jsonl"])
-        if (r["model"], r["task"], bool(r["smoke"])) == (model, name, args.smoke)
-        and r["exp"] in ("kernels", "multitask", "spt")  # spt-pretrain has no accuracy
-        and (args.out / r["run"] / "best.pt").exists()
-    ]
+    """(record, checkpoint) of the finished run of a model on a task, or (None, None); of several a full one,
+    of these the one that validated best."""
+    scripts = ("kernels", "multitask", "spt")  # spt-pretrain has no accuracy
+    finished = [r for r in common.finished_runs(args, name, scripts) if r["model"] == model]
     if not finished:
         return None, None
-    run = max(finished, key=lambda r: r["val_acc"])
+    run = max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]))
     return run, checkpoint(args.out / run["run"] / "best.pt")
 
 
@@ -397,6 +393,12 @@ def checkpoint(path):
         raise common.UserError(
             f"{path} holds no long kernels (block: {block}); give the best.pt of one of {', '.join(TABLES)}"
         )
+    try:
+        blocks_of(state["arguments"], state["model"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise common.UserError(
+            f"{path} is not a model of these scripts ({str(error).splitlines()[0]}); give a best.pt of theirs"
+        ) from error
     return state
 
 
@@ -495,7 +497,7 @@ def main(argv=None):
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
         names = common.chosen(args.task, TASKS6)
-        data.require(names, args.data_dir, args.smoke)
+        data.require(names, args.data_dir, args.smoke, args.augment)
         for name in names:
             for model in chosen:
                 for seed in range(args.seed, args.seed + args.seeds):

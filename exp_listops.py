@@ -112,15 +112,26 @@ def run_cell(args, task, rule, seed):
 
 
 def train_smoke_model(args, task):
+    """A model for Figures 2 and 3."""
+
     def build():
         sizes = {row: SMOKE[row] for row in ("block", "depth", "d_model", "d_ff", "position")}
         return models.SequenceModel(vocab=task.vocab, classes=task.classes, **sizes)
 
     hp = SMOKE | common.overrides(args)
-    common.run_cell(args, "listops", task, "transformer", {}, hp, SMOKE, build, common.classify_loss, 0)
+    common.run_cell(
+        args, "listops", task, "transformer", {}, hp, SMOKE, build, common.classify_loss, args.seed
+    )
 
 
-SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")  # whose models we can rebuild
+SCRIPTS = (
+    "locality",
+    "multitask",
+    "kernels",
+    "positional",
+    "spt",
+    "listops",
+)  # of a ListOps model; spt-pretrain has no classifier
 TRANSFORMERS = ("transformer", "rotary")
 
 
@@ -129,13 +140,7 @@ def trained_model(args):
     several runs a full one, of these a Transformer's (the paper's), of these the one that validated best."""
     if args.checkpoint:
         return rebuilt(args.checkpoint)
-    finished = [
-        r
-        for r in common.read_records([args.out / "results.jsonl"])
-        if (r["task"], bool(r.get("smoke"))) == ("listops", args.smoke)
-        and r["exp"] in SCRIPTS  # spt-pretrain has no accuracy
-        and (args.out / r["run"] / "best.pt").exists()
-    ]
+    finished = common.finished_runs(args, "listops", SCRIPTS)
     if not finished:
         return None, None
     best = max(finished, key=lambda r: (r["budget"] == "paper", r["model"] in TRANSFORMERS, r["val_acc"]))
@@ -327,13 +332,17 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
+        if common.overrides(args) and not args.smoke:
+            raise common.UserError(
+                "no model is trained here; leave --epochs, --lr, --batch-size and --weight-decay out"
+            )
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
             for rule in RULES:
                 for seed in range(args.seed, args.seed + args.seeds):
                     run_cell(args, task, rule, seed)
-        if args.smoke and not args.checkpoint:
+        if args.smoke and not args.checkpoint and args.figure != [1]:
             train_smoke_model(args, task)
         draw(args, task, args.figure or (1, 2, 3))
 

@@ -202,7 +202,7 @@ def main(argv=None):
             return report(args)
         chosen = common.chosen(args.model or (["transformer"] if args.smoke else ["all"]), TABLES)
         names = common.chosen(args.task, COLUMNS)
-        data.require(names, args.data_dir, args.smoke)
+        data.require(names, args.data_dir, args.smoke, args.augment)
         for name in names:
             for model in chosen:
                 for seed in range(args.seed, args.seed + args.seeds):

@@ -154,7 +154,7 @@ def main(argv=None):
         if args.flip_half and any(not position.startswith("rotary") for position in positions):
             raise common.UserError("--flip-half is about rotary frequencies; give --position rotary")
         names = common.chosen(args.task, COLUMNS)
-        data.require(names, args.data_dir, args.smoke)
+        data.require(names, args.data_dir, args.smoke, args.augment)
         for name in names:
             for position in positions:
                 for seed in range(args.seed, args.seed + args.seeds):

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 import common
 import data
 import models
-from common import UserError, markdown, summary
+from common import UserError, markdown, one_recipe, summary
 
 # fmt: off
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
@@ -347,7 +347,7 @@ def features_of(model, batch, task):
 
 def denoise_terms(model, features, batch, task, image_loss):
     """Loss and score of the restored symbols at batch.selected: cross-entropy and accuracy, or for grey
-    values and colours under L1 the mean distance and R^2 (0 where it would be negative).
+    values and colours under L1 the mean distance and R^2.
 
     deviation: the head is linear everywhere; a misspelt attribute in the authors' code leaves Text and
     Retrieval without one, so that their features themselves are the logits.
@@ -365,7 +365,7 @@ def denoise_terms(model, features, batch, task, image_loss):
             error_here = (guess - wanted) * here
             loss = loss + error_here.abs().sum() / (batch.positions * channels)
             power, error = power + (wanted * here).square().sum(), error + error_here.detach().square().sum()
-            right, total = (power - error).clamp(min=0), power
+            right, total = power - error, power
         else:
             wanted = (wanted[:, 0] - offset).masked_fill(~here, common.IGNORED)
             lost = F.cross_entropy(guess, wanted, reduction="sum", ignore_index=common.IGNORED)
@@ -533,7 +533,7 @@ def recipe(name, cell, args=None):
     hp |= {"betas": (0.9, 0.999), "decay": "all", "fraction": cell.fraction, "augment": "none"}
     if cell.size:
         hp |= dict(zip(("depth", "d_model", "heads", "d_ff"), SIZES[cell.model][cell.size]))
-    if cell.fraction is not None and cell.model == "s4" and name in DATA_SCALE:
+    if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:
         hp |= DATA_SCALE[name]
     elif not args:
         hp["fraction"] = None  # any other fraction is not the paper's
@@ -740,8 +740,11 @@ def section(title, header, rows):
 
 
 def pick(records, name, cell):
-    """The records of one task and exactly one cell."""
-    return [r for r in records if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
+    """The records of one task and exactly one cell, of one recipe, marked as having a place in the report."""
+    found = [r for r in records if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
+    for r in found:
+        r["in a table"] = True
+    return one_recipe(found)
 
 
 def average(groups):
@@ -766,9 +769,9 @@ def report(args):
         SECTIONS[number](args, full)
     if not args.figure:
         sizes_and_colours(full)
+        report_rows("Full budget, not in the paper", [r for r in full if "in a table" not in r])
     reduced = [r for r in records if r["budget"] == "reduced"]
-    if reduced:
-        report_reduced(reduced)
+    report_rows("At reduced budgets", reduced)
 
 
 def results_table(title, records, rows, columns, literature):
@@ -875,7 +878,9 @@ def figure4(args, records):
     for r in found:
         checkpoint = Path(args.out) / r["pretraining"]["run"] / "best.pt"
         print(f"{data.TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
-    print("" if found else "no S4 pretrained at the paper's budget yet: python exp_spt.py --task all --figure 4\n")
+    if not found:
+        print("no S4 pretrained at the paper's budget yet: python exp_spt.py --task all --figure 4")
+    print()
 
 
 def figure5(args, records):
@@ -926,7 +931,7 @@ def sizes_and_colours(records):
     section(title, ["Model", "trained", "sCIFAR"], rows)
 
 
-def report_reduced(records):
+def report_rows(title, records):
     """One row for what may be compared: the same task, model, examples and total epochs. An arm that was run
     with several recipes shows each of them."""
     groups = {}
@@ -949,10 +954,14 @@ def report_reduced(records):
     rows = []
     for row, objectives in sorted(groups.items()):
         cells = [objectives.get(objective, {}).items() for objective in OBJECTIVES]
-        texts = ["; ".join(f"{summary(runs)} [{arm}]" for (arm, _), runs in arms) or "—" for arms in cells]
+        texts = [
+            "; ".join(f"{summary(one_recipe(runs))} [{arm}]" for (arm, _), runs in arms) or "—"
+            for arms in cells
+        ]
         rows.append([*row, *texts])
     header = ["Task", "Model", "trained on", *(NAMES[objective] for objective in OBJECTIVES)]
-    section("At reduced budgets\n\nOurs only; compare only inside one row", header, rows)
+    if rows:
+        section(f"{title}\n\nOurs only; compare only inside one row", header, rows)
 
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
@@ -1118,14 +1127,15 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
-        if args.share and args.epochs_pretrain:
-            raise UserError("--share divides --epochs; leave --epochs-pretrain out, or --share")
-        if args.share and args.epochs == 1 and any(args.share):
-            raise UserError("--share needs --epochs of at least 2, one for each half")
         chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
         if not chosen:
             raise UserError("nothing to run: no recipe or figure has these tasks and models together")
-        data.require({name for name, _ in chosen}, args.data_dir, args.smoke)
+        shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
+        if shares and args.epochs_pretrain:
+            raise UserError("shares divide --epochs; leave --epochs-pretrain out, or --share and --figure 5")
+        if any(shares) and args.epochs == 1:
+            raise UserError("shares need --epochs of at least 2, one for each half")
+        data.require({name for name, _ in chosen}, args.data_dir, args.smoke, args.augment)
         for name, cell in chosen:
             for seed in range(args.seed, args.seed + args.seeds):
                 run_cell(args, name, cell, seed)

@@ -770,6 +770,8 @@ def read_png_folder(folder, level="hard", progress=True):
                 )
             listed.append((top / field[1] / field[2], int(field[3])))
     listed = [(path, label) for path, label in listed if not path.as_posix().endswith(EMPTY_IMAGE)]
+    if not listed:
+        raise PathfinderError(f"{top / 'metadata'} lists no images; unpack the release again")
     images = None
     bar = tqdm(listed, desc=str(top), unit=" images", disable=None if progress else True)
     for i, (path, _) in enumerate(bar):

@@ -166,9 +166,11 @@ def test_a_cell_that_does_not_fit_says_so(error, monkeypatch, capsys):
     def too_large(*args):
         raise error
 
-    monkeypatch.setattr(bench, "measure_step", too_large)
-    bench.main(["step", "--cell", "conv-5", "text"])
-    assert json.loads(capsys.readouterr().out) == {"note": "out of memory"}
+    for place, name in ((bench, "measure_step"), (common, "multitask_loss")):  # outside and inside a step
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, too_large)
+            bench.main(["step", "--cell", "conv-5", "text", "--smoke", "--steps", "1", "--device", "cpu"])
+        assert json.loads(capsys.readouterr().out) == {"note": "out of memory"}
 
 
 def test_a_cell_that_fails_or_is_killed_does_not_end_the_table(monkeypatch, capsys):

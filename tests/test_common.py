@@ -3,6 +3,7 @@ tests/test_common.py"""
 
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -271,6 +272,15 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signal
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == len(steps) == 3
 
 
+def test_what_is_said_to_continue_does_not_start_over(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["exp_locality.py", "--task", "text", "--fresh"])
+    with pytest.raises(common.Interrupted, match="; the same command without --fresh continues"):
+        common.leave([signal.SIGTERM], "stopped")
+    monkeypatch.setattr(sys, "argv", sys.argv[:-1])
+    with pytest.raises(common.Interrupted, match="; the same command continues"):
+        common.leave([], "stopped")
+
+
 def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals, capfd):
     arrived = common.catch_signals()
     signal.raise_signal(signal.SIGINT)
@@ -327,13 +337,31 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
             common.load_checkpoint(path, torch.device("cpu"))
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_checkpoint(tmp_path):
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     argv = [*SMOKE, "--out", tmp_path, "--lr", "1e30", "--epochs", 2]
     code, _, err = finish(script(*argv))
     assert code == 2 and "no longer a number" in err and "1.0e+30" in err and "Traceback" not in err
-    for checkpoint in tmp_path.glob("*/last.pt"):
-        state = common.load_checkpoint(checkpoint, torch.device("cpu"))
-        assert all(torch.isfinite(t).all() for t in state["model"].values())
+
+
+def test_a_checkpoint_never_holds_weights_that_are_no_numbers(fit_args, tmp_path):
+    """The step at an epoch's end, which is saved, has a finite loss and a gradient that is not."""
+    task = data.load("text", "unused", limit=64, smoke=True)
+    model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
+    hp = dict(lr=1e-3, weight_decay=0.1, epochs=3, batch_size=8)
+    steps = []
+
+    def loss_fn(model, batch):
+        loss, metrics = common.classify_loss(model, batch)
+        steps.append(model.training)
+        if sum(steps) == 16 and model.training:
+            loss.register_hook(lambda gradient: gradient * math.nan)
+        return loss, metrics
+
+    with pytest.raises(common.UserError, match="no longer numbers; the last good checkpoint is kept"):
+        common.fit(model, task, loss_fn, hp, fit_args, tmp_path)
+    state = common.load_checkpoint(tmp_path / "last.pt", torch.device("cpu"))
+    assert (state["epoch"], state["step"]) == (0, 8)
+    assert all(torch.isfinite(t).all() for t in state["model"].values())
 
 
 # ------------------------------------------------------------------------------------------ records
@@ -374,7 +402,7 @@ def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
     lines = [
         good | {"date": "2026-01-01"},
         good | {"date": "2026-01-02", "test_acc": 0.6},
-        good | {"run": "b", "date": "2026", "smoke": True},
+        good | {"run": "b", "date": "2026-01-01", "smoke": True},
     ]
     path.write_bytes(
         b"\n".join([json.dumps(r).encode() for r in lines] + [b"\xff\x00 garbage", b"[1]", b'{"run": 1}'])

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -102,6 +103,20 @@ def test_smaller_limits_are_nested_and_too_large_ones_are_refused():
         data.load("text", "unused", smoke=True, limit=513)
     with pytest.raises(data.DataError, match="listops cannot be cut"):
         data.load("listops", "unused", smoke=True, max_length=100)
+    with pytest.raises(
+        data.DataError, match="at most 4096 bytes"
+    ):  # the model would grow, the data would not
+        data.load("text", "unused", smoke=True, max_length=5000)
+
+
+def test_an_augmentation_that_a_task_does_not_have_is_refused():
+    """It would stand in the record, and ListOps would lose its shuffling."""
+    for name in ("listops", "text", "scifar"):
+        with pytest.raises(data.DataError, match=f"flip is for grey images; {name} has none"):
+            data.require(["image", name], "unused", smoke=True, augment="flip")
+    with pytest.raises(data.DataError, match="listops has none"):
+        data.load("listops", "unused", augment="d4", smoke=True)
+    assert len(data.load("pathx", "unused", augment="d4", smoke=True).transforms) == 1
 
 
 # ------------------------------------------------------------------------------------------ corrupt
@@ -197,6 +212,8 @@ def test_a_half_written_pack_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(data.DataError, match="No space left on device; free space"):
         data.pack(tmp_path / "t", "toy", small_splits(), {})
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(data.DataError, match="choose another --data-dir"):
+        data.pack("/proc/nowhere/t", "toy", small_splits(), {})
 
 
 # ------------------------------------------------------------------------------------------ official layouts
@@ -211,6 +228,7 @@ def test_imdb_is_read_cut_and_split(tmp_path, monkeypatch):
             for i in range(20):
                 text = f"{split} {sentiment} {i} é".encode() + b"x" * (5000 if i == 3 else i)
                 (folder / f"{i}_7.txt").write_bytes(text)
+            (folder / "._0_7.txt").write_bytes(b"what macOS leaves beside a file")
     task = data.load("text", tmp_path)
     assert [len(getattr(task, s).label) for s in ("train", "val", "test")] == [36, 4, 40]
     seen = []
@@ -432,3 +450,5 @@ def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_
             (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + row)
     task = data.load("listops", tmp_path)
     assert task.source["from"] == "lra_release" and task.train.label.tolist() == [7]
+    shutil.rmtree(tmp_path / "lra_release")  # packed, they are still what is loaded
+    assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]

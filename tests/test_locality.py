@@ -71,7 +71,15 @@ def test_report_without_records_prints_the_papers_table(tmp_path, capsys, monkey
 def test_report_keeps_budgets_apart_and_averages_seeds(tmp_path, capsys):
     hp = exp_locality.recipe("text")
     record = dict(
-        exp="locality", task="text", model="conv", cell={"kernel": 5}, smoke=False, limit=None, date="2026"
+        exp="locality",
+        task="text",
+        model="conv",
+        cell={"kernel": 5},
+        smoke=False,
+        limit=None,
+        date="2026-01-01",
+        val_acc=0.5,
+        data={"hash": "a"},
     )
     lines = [
         record | dict(run="a", seed=0, budget="paper", hp=hp, test_acc=0.89),
@@ -86,6 +94,25 @@ def test_report_keeps_budgets_apart_and_averages_seeds(tmp_path, capsys):
     full, reduced = out.split("### Table 1 at reduced budgets")
     assert "88.50 ± 0.71 (n=2) / 88.96 (97.87 / 98.37)" in full and "85.00" not in full
     assert "85.00 (n=1)" in reduced and "all examples, 4 epochs, lr 0.01" in reduced and "99.00" not in out
+
+
+def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
+    """Two seeds count together only where their data are the same."""
+    hp, file = exp_locality.recipe("image") | {"kernel": 9}, tmp_path / "r.jsonl"
+    record = dict(exp="locality", task="image", model="conv", cell={"kernel": 9}, smoke=False, limit=None)
+    record |= dict(hp=hp, seed=0, date="2026-01-01", budget="paper", val_acc=0.5)
+    unofficial = {"hash": "b", "official": False}
+    lines = [
+        record | {"run": "a", "test_acc": 0.50, "data": {"hash": "a"}},
+        record | {"run": "b", "test_acc": 0.40, "data": unofficial, "val_acc": 0.4},
+        record | {"run": "c", "test_acc": 0.30, "data": unofficial, "budget": "reduced", "limit": 500},
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    exp_locality.main(["--report", str(file), "--out", str(tmp_path)])
+    full, reduced = capsys.readouterr().out.split("### Table 1 at reduced budgets")
+    [row] = [line for line in full.splitlines() if line.startswith("| 9 ")]
+    assert row.split("|")[3].strip() == "50.00 (n=1) / — (55.29 / —)"
+    assert "500 examples, 200 epochs, not the official images" in reduced
 
 
 def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):

@@ -434,12 +434,16 @@ def test_png_folder(official):
         ("imgs/0/sample_1.png", b"\x89PNG\r\n", "imgs/0/sample_1.png: missing or unreadable"),
         ("metadata/0.npy", b"imgs/0 sample_0.png 0 1 1.0\nimgs/0 sample_1.png 1\n", "metadata/0.npy, line 2"),
         ("metadata/0.npy", b"imgs/0 sample_0.png 0 7 1.0\n", "metadata/0.npy, line 1"),
+        ("metadata/0.npy", b"", "metadata lists no images"),
         ("metadata/0.npy", b"imgs/0 ../../../secret.png 0 1\n", "metadata/0.npy, line 1"),
     ],
 )
 def test_png_folder_names_what_is_wrong(official, file, content, message):
     path = official[0] / "curv_contour_length_14" / file
     path.unlink() if content is None else path.write_bytes(content)
+    if content == b"" and "metadata" in file:
+        for other in ("2.npy", "10.npy"):
+            path.with_name(other).write_bytes(b"")
     with pytest.raises(PathfinderError, match=message.replace("/", "[/\\\\]")):
         read_png_folder(official[0], "hard", progress=False)
 

@@ -127,6 +127,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
         ("layer", 16, None, "--micro-batch 8 "),
         ("layer", 16, 8, "--micro-batch 4 "),
         ("layer", 1, None, "a single example"),
+        ("layer", 16, 512, "--micro-batch 8 "),  # parts larger than the batch are the batch
         ("batch", 16, None, "torchrun"),  # its mathematics cannot be cut into parts
     ],
 )
@@ -282,17 +283,6 @@ def test_cuda_graphs_do_not_add_up_gradients(fit_args):
     with pytest.raises(common.UserError, match="without reduce-overhead"):
         common.require_splittable(models.Norm("layer", 4), 16, fit_args)
     common.require_splittable(models.Norm("layer", 4), 4, fit_args)  # one part: nothing to add up
-
-
-def test_a_compiler_that_computes_wrongly_is_refused(fit_args, tmp_path, monkeypatch):
-    """torch's for a CPU before SOUND_COMPILER, which is every torch here."""
-    monkeypatch.setattr(common, "SOUND_COMPILER", "99.0")
-    fit_args.compile = "default"
-    task = data.load("text", "unused", limit=16, smoke=True)
-    model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
-    with pytest.raises(common.UserError, match="99.0 or newer.*leave the flag out"):
-        common.fit(model, task, common.classify_loss, {"batch_size": 8}, fit_args, tmp_path)
-    common.require_sound_compiler(torch.device("cuda"))
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,7 @@ def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
         assert f"is not a ListOps model of these scripts ({why}" in capsys.readouterr().err
 
 
-def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path):
+def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path, capsys):
     model = models.SequenceModel("dlr", 1, 4, 17, 10, d_state=4)
     state = {"model": model.state_dict(), "epoch": 1, "arguments": model.arguments}
     (tmp_path / "run").mkdir()
@@ -414,6 +414,26 @@ def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path):
     words = ["--figure", "kernels", "--checkpoint", str(tmp_path / "run" / "best.pt")]
     exp_kernels.main([*words, "--out", str(tmp_path)])
     assert (tmp_path / "kernels-run.png").read_bytes()[:4] == b"\x89PNG"
+    torch.save(state | {"arguments": {"block": "dlr"}}, tmp_path / "run" / "best.pt")
+    with pytest.raises(SystemExit):
+        exp_kernels.main([*words, "--out", str(tmp_path)])
+    assert "is not a model of these scripts" in capsys.readouterr().err
+
+
+def test_kernels_are_those_of_a_full_run_where_there_is_one(tmp_path):
+    hp, state = exp_kernels.recipe("gmlp", "text"), {"arguments": {"block": "gmlp"}}
+    for run, validated, budget in (
+        ("quick", 0.9, "reduced"),
+        ("full", 0.8, "paper"),
+        ("worse", 0.7, "paper"),
+    ):
+        line = fake("kernels", "text", "gmlp", {}, validated, hp, budget=budget) | {"run": run}
+        common.append_record(tmp_path / "results.jsonl", line)
+        (tmp_path / run).mkdir()
+        common.save_checkpoint(tmp_path / run / "best.pt", state)
+    args = argparse.Namespace(out=tmp_path, smoke=False)
+    with pytest.raises(common.UserError, match="full/best.pt"):  # it looks there; nothing is in it
+        exp_kernels.best_run(args, "gmlp", "text")
 
 
 @pytest.mark.parametrize(
@@ -424,6 +444,8 @@ def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path):
         (exp_kernels, ["--task", "text", "--smoke", "--checkpoint", "nowhere/best.pt"]),
         (exp_listops, ["--figure", "3", "--smoke", "--checkpoint", "nowhere/best.pt"]),
         (exp_multitask, ["--task", "listops", "--smoke", "--max-length", "100"]),
+        (exp_multitask, ["--task", "all", "--smoke", "--augment", "flip"]),
+        (exp_listops, ["--epochs", "3"]),
     ],
 )
 def test_a_flag_that_cannot_be_meant_ends_in_one_sentence(script, words, tmp_path, capsys):
@@ -462,7 +484,8 @@ def fake(exp, task, model, cell, accuracy, hp, seed=0, budget="paper", limit=Non
     line = dict(
         exp=exp, task=task, model=model, cell=cell, seed=seed, budget=budget, limit=limit, hp=hp, run=run
     )
-    return line | dict(test_acc=accuracy, val_acc=accuracy, date=f"2026-01-0{seed + 1}", smoke=False)
+    line |= dict(test_acc=accuracy, val_acc=accuracy, date=f"2026-01-0{seed + 1}", smoke=False)
+    return line | {"data": {"hash": "a"}}
 
 
 def reported(script, records, tmp_path, capsys):
