@@ -627,18 +627,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     epoch, step, totals, curve, spent = 0, 0, {}, [], 0.0
     state = load_checkpoint(folder / "last.pt", device)
     if state:
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
-        order.set_state(state["order"].cpu())
-        if state.get("noise_device", device.type) == device.type:  # older checkpoints do not say
-            noise.set_state(state["noise"].cpu())
-        else:  # begun on another kind of device, whose generator has another state: a new stream
-            noise.manual_seed(seed + 1 + 10**9 + state["epoch"] * steps_per_epoch + state["step"])
-        set_global_rng(state["rng"], device)
-        epoch, step, totals, curve, spent = (
-            state[k] for k in ("epoch", "step", "totals", "curve", "seconds")
-        )
+        restore(state, model, optimizer, schedule, order, noise)
+        rows = ("epoch", "step", "totals", "curve", "seconds")
+        epoch, step, totals, curve, spent = (state[row] for row in rows)
         print(f"continuing at epoch {epoch + 1}, step {step} of {steps_per_epoch}", flush=True)
     if rank():  # a stream of dropout of its own; totals up to here are with rank 0
         torch.manual_seed(seed + 10**9 * rank() + epoch * steps_per_epoch + step)
@@ -742,6 +733,19 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         "ranks": ranks(),
         "amp": "bf16" if use_bf16(args.amp, device) else "off",
     }
+
+
+def restore(state, model, optimizer, schedule, order, noise):
+    """Put everything where it was when `state` was saved."""
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
+    order.set_state(state["order"].cpu())
+    if state["noise_device"] == noise.device.type:
+        noise.set_state(state["noise"].cpu())
+    else:  # begun on another kind of device, whose generator has another state: a new stream
+        noise.manual_seed(noise.initial_seed() + 10**9 + 10**5 * state["epoch"] + state["step"])
+    set_global_rng(state["rng"], noise.device)
 
 
 def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_batch=None):

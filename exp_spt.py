@@ -941,6 +941,7 @@ def report_rows(title, records):
         terms = f"{r['limit'] or 'all'} examples"
         terms += f" x {cell['fraction']:g}" if cell.get("fraction") else ""
         terms += f", {before + r['epochs']} epochs in all"
+        terms += ", not the official images" if r["data"].get("official") is False else ""
         terms += f", {hp['max_length']} bytes" if hp.get("max_length") else ""
         terms += f", augment {hp['augment']}" if hp["augment"] != "none" else ""
         variant = [v for k, v in cell.items() if k in ("init", "size") and v != "structured"]

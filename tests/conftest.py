@@ -9,14 +9,37 @@ import signal
 
 import pytest
 
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # before anything imports torch
+
+import data
+
+
+def flags_of_fit(**given):
+    """What common.fit reads of the command line, as the flags' defaults are; in float32."""
+    flags = dict(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None) | given
+    return argparse.Namespace(**flags, deadline=math.inf)
 
 
 @pytest.fixture
 def fit_args():
-    """What common.fit reads of the command line, as the flags' defaults are; in float32."""
-    flags = dict(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None)
-    return argparse.Namespace(**flags, deadline=math.inf)
+    return flags_of_fit()
+
+
+class Reached(Exception):
+    """The command line was understood: the script asks for data."""
+
+
+@pytest.fixture
+def reached(tmp_path, monkeypatch):
+    """Where nothing lies, with data that raise Reached when they are asked for. -> Reached"""
+
+    def ask(*args, **kwargs):
+        raise Reached
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("load", "fetch_retrieval", "show"):
+        monkeypatch.setattr(data, name, ask)
+    return Reached
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import flags_of_fit
 
 import common
 import data
@@ -52,10 +53,7 @@ def train(case, folder, micro_batch=None, epochs=2):
     fit returns, the trained parameters)."""
     torch.manual_seed(0)
     task, model, loss_fn = CASES[case]()
-    args = argparse.Namespace(
-        device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=micro_batch
-    )
-    args.deadline = float("inf")
+    args = flags_of_fit(micro_batch=micro_batch)
     losses, whole = [], common.sum_gradients
 
     def watched(model, loss):

@@ -664,4 +664,4 @@ def test_flags_choose_cells(monkeypatch):
 def test_a_mistake_on_the_command_line_exits_with_2(flags, capsys):
     with pytest.raises(SystemExit) as stop:
         exp_spt.main(flags)
-    assert stop.value.code == 2 and "Traceback" not in capsys.readouterr().err
+    assert stop.value.code == 2 and capsys.readouterr().err.count("error: ") == 1
