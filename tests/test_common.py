@@ -396,12 +396,21 @@ def test_a_torn_last_line_is_set_aside(tmp_path, capsys):
     assert "torn" in capsys.readouterr().err
 
 
+def test_a_record_names_the_commit_that_was_started(tmp_path, monkeypatch):
+    commits = iter([("before", False), ("after", True)])
+    monkeypatch.setattr(common, "git_state", lambda: next(commits))
+    tiny = ["--smoke", "--limit", "16", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    exp_locality.main(["--task", "listops", *tiny])
+    [line] = common.read_records([tmp_path / "results.jsonl"])
+    assert (line["git"], line["dirty"]) == ("before", False)
+
+
 def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
     path = tmp_path / "r.jsonl"
     good = dict(run="a", exp="locality", task="text", cell={"kernel": 5}, seed=0, test_acc=0.5, smoke=False)
     lines = [
-        good | {"date": "2026-01-01"},
-        good | {"date": "2026-01-02", "test_acc": 0.6},
+        good | {"date": "2026-01-02T01:30:00+02:00"},
+        good | {"date": "2026-01-02T00:10:00+00:00", "test_acc": 0.6},  # 40 minutes later
         good | {"run": "b", "date": "2026-01-01", "smoke": True},
     ]
     path.write_bytes(
@@ -411,6 +420,20 @@ def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
     [record] = common.report_records(args, "locality")
     err = capsys.readouterr().err
     assert record["test_acc"] == 0.6 and err.count("is not a record") == 3 and "1 smoke runs, 1 older" in err
+
+
+def test_peak_memory_is_that_of_the_cell():
+    cpu = torch.device("cpu")
+    common.reset_peak(cpu)
+    before = common.peak_bytes(cpu)
+    block = torch.ones(50_000_000)
+    del block
+    with_block = common.peak_bytes(cpu)
+    common.reset_peak(cpu)
+    if sys.platform == "linux":
+        assert with_block - before > 150e6 and common.peak_bytes(cpu) < with_block - 150e6
+    else:
+        assert with_block is None
 
 
 def test_summary_shows_mean_spread_and_n():

@@ -609,7 +609,8 @@ def test_report_with_records(tmp_path, capsys):
         "30.00 (n=1) / —",
     ):
         assert text in out
-    assert "77.00 (n=1)" in out.split("### Full budget, not in the paper")[1].split("###")[0]
+    beyond = out.split("### Full budget, not in the paper")[1].split("###")[0]
+    assert "77.00 (n=1)" in beyond and beyond.count("(n=") == 1
     assert "--checkpoint" in out and "81.00 (n=1) [pretraining 32, lr 0.0005 then 0.0005]" in out
 
 
