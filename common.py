@@ -635,7 +635,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         torch.manual_seed(seed + 10**9 * rank() + epoch * steps_per_epoch + step)
         totals = {}
     started = saved = time.monotonic()
-    stop = catch_signals()
+    # The time limit counts from the first step: or evaluations alone could use it up, time and again.
+    stop, deadline = catch_signals(), math.inf
 
     def save():
         check()
@@ -675,14 +676,14 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
             schedule.on_step()
             add_up(totals, {"loss": (batch_loss * len(plan[step]), len(plan[step]))})
             recent.append(batch_loss)
-            step += 1
+            step, deadline = step + 1, args.deadline
             bar.update()
             if step % CHECK_STEPS == 0:
                 loss, accuracy = check()[-1], mean(totals["acc"])
                 rate = learning_rate(optimizer)
                 bar.set_postfix(loss=f"{loss:.3f}", acc=f"{accuracy:.3f}", lr=f"{rate:.1e}")
             now = time.monotonic()
-            stopped, due = any_rank(bool(stop) or now > args.deadline, now - saved > CHECKPOINT_SECONDS)
+            stopped, due = any_rank(bool(stop) or now > deadline, now - saved > CHECKPOINT_SECONDS)
             if stopped or due or step == len(plan):
                 save()
                 saved = now
@@ -694,7 +695,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         bar.close()
 
         train = {name: mean(total) for name, total in sum_totals(totals).items()}
-        val = evaluate(model, task, "val", loss_fn, hp, autocast, args, stop)
+        val = evaluate(model, task, "val", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
         line = {"epoch": epoch + 1, "lr": learning_rate(optimizer), "train": train, "val": val}
         best = max((past["val"]["acc"] for past in curve), default=-math.inf)
         if val["acc"] > best:
@@ -709,11 +710,11 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         schedule.on_epoch(train["loss"])
         epoch, step, totals = epoch + 1, 0, {}
 
-    test = last = evaluate(model, task, "test", loss_fn, hp, autocast, args, stop)
+    test = last = evaluate(model, task, "test", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
     best = load_checkpoint(folder / "best.pt", device)
     if best["epoch"] < hp["epochs"]:
         model.load_state_dict(best["model"])
-        test = evaluate(model, task, "test", loss_fn, hp, autocast, args, stop)
+        test = evaluate(model, task, "test", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
     answer_signals(STOPPING)  # nothing to save from here on
     seconds = spent + time.monotonic() - started
     return {
@@ -769,20 +770,21 @@ def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_bat
 
 
 @torch.no_grad()
-def evaluate(model, task, split, loss_fn, hp, autocast, args, stop):
+def evaluate(model, task, split, loss_fn, hp, autocast, micro_batch, stop, deadline):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
     totals, stopped = {}, False
-    # Many positions at once, but no more than a part of a training batch may have, which memory allows. A
-    # CPU gets large blocks back from the system page by page and zeroed: 2^16 take up to 1.6 times as long.
-    most = 1 << (14 if task.test.label.device.type == "cpu" else 16)
-    most = min(most, (args.micro_batch or hp["batch_size"]) * task.docs * task.max_length)
+    # As many positions at once as a part of a training batch may have, which memory allows. A CPU gets large
+    # blocks back from the system page by page and zeroed: there 2^16 take up to 1.6 times as long as 2^14.
+    most = (micro_batch or hp["batch_size"]) * task.docs * task.max_length
+    if task.test.label.device.type == "cpu":
+        most = min(most, 1 << 14)
     batches = task.evaluation_batches(split, most, rank(), ranks())
     for batch in tqdm(batches, split, leave=False, disable=no_bar()):
-        with autocast, out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
+        with autocast, out_of_memory_advice(model, hp["batch_size"], micro_batch):
             loss, metrics = loss_fn(model, batch)
         add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
-        stopped = bool(stop) or time.monotonic() > args.deadline
+        stopped = bool(stop) or time.monotonic() > deadline
         if stopped:
             break
     if any_rank(stopped)[0]:  # the checkpoint before this evaluation stands
@@ -865,8 +867,10 @@ def warn_at_chance(curve, task, hp):
         )
 
 
-# What a RuntimeError says when memory ran out: on a CPU, and in CUDA's libraries for FFT and matrix products.
-OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+# What a RuntimeError says when memory ran out: on a CPU, and in CUDA's libraries for FFT, matrix products and
+# convolutions.
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "ALLOC_FAILED", "ALLOCATION_FAILED")
+OUT_OF_MEMORY += ("unable to find an engine", "Unable to find a valid cuDNN algorithm")  # no workspace
 
 
 def is_out_of_memory(error):

@@ -1281,6 +1281,9 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=items,
         num_workers=workers,
+        multiprocessing_context="fork"
+        if sys.platform == "linux"
+        else None,  # sends them no copy of the images
         prefetch_factor=8,
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one

@@ -997,10 +997,9 @@ class S4Block(KernelBlock):
         if L > self.max_length:
             raise ValueError(f"S4 was built for sequences of at most {self.max_length} positions; got {L}")
         Lambda = torch.stack([-self.log_A_real.exp(), self.A_imag], -1)
-        index = torch.arange(len(self.log_dt), device=Lambda.device) % len(Lambda)
-        K = dplr_kernel(
-            Lambda[index], self.P[index], self.B[index], self.kernel_C, self.log_dt.exp(), self.max_length
-        )
+        copies = len(self.log_dt) // len(Lambda)
+        shared = (z.repeat(copies, 1, 1) for z in (Lambda, self.P, self.B))
+        K = dplr_kernel(*shared, self.kernel_C, self.log_dt.exp(), self.max_length)
         return K[..., :L]
 
 
@@ -1502,6 +1501,7 @@ class SequenceModel(nn.Module):
     def forward(self, tokens, mask):
         """tokens (B, L) int64 ids or (B, L, input_channels) pixels, mask (B, L) -> features (B, L, D)."""
         x = self.embedding(tokens) if self.input_linear is None else self.input_linear(tokens)
+        x = at_least_float32(x)  # the residual stream of pixels, too, which autocast would make bf16
         L = x.shape[1]
         if self.position == "sinusoidal":
             if L > len(self.sinusoid):
@@ -1512,6 +1512,17 @@ class SequenceModel(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         return x if self.final_norm is None else self.final_norm(x, mask)
+
+    def compile(self, **options):
+        """As nn.Module.compile, for sequences of several lengths. Functions that compute sizes from the
+        length stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
+        for name in ("long_conv", "power_sum", "dlr_kernel"):
+            if not hasattr(globals()[name], "outside_graphs"):
+                globals()[name] = torch.compiler.disable(
+                    globals()[name]
+                )  # a decorator would import the compiler
+                globals()[name].outside_graphs = True
+        super().compile(**options)
 
     def classify(self, features, mask, docs=1):
         """features (B * docs, L, D), a pair's documents adjacent -> logits (B, classes), or (B, 1) for

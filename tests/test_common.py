@@ -272,6 +272,22 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signal
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == len(steps) == 3
 
 
+def test_an_evaluation_longer_than_the_time_limit_ends_nevertheless(fit_args, tmp_path, monkeypatch):
+    """Each start makes a step, or gets through what has to be evaluated before the next one."""
+    task = data.load("text", "unused", limit=16, smoke=True)
+    hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=8)
+    fit_args.deadline = 0.0  # has passed whenever it is looked at
+
+    def start():
+        model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
+        return common.fit(model, task, common.classify_loss, hp, fit_args, tmp_path)
+
+    for _ in range(4):  # two epochs of two steps
+        with pytest.raises(common.Interrupted):
+            start()
+    assert start()["steps"] == 4
+
+
 def test_what_is_said_to_continue_does_not_start_over(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["exp_locality.py", "--task", "text", "--fresh"])
     with pytest.raises(common.Interrupted, match="; the same command without --fresh continues"):

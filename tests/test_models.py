@@ -860,6 +860,29 @@ def test_compiled_models_train_as_eager_ones_or_are_refused(name, overrides):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
+@pytest.mark.parametrize("name", ["gmlp", "s4d", "mega", "dlr"])
+def test_compiled_kernels_follow_sequences_of_several_lengths(name):
+    """From the second length on the compiler takes the length as a symbol."""
+    model = small_model(name, depth=1).eval()
+    batches = [tokens_and_mask(length) for length in (24, 40, 56)]
+    with torch.no_grad():
+        eager = [model(*batch) for batch in batches]
+        model.compile(backend="eager")
+        for batch, want in zip(batches, eager):
+            torch.testing.assert_close(model(*batch), want)
+
+
+@pytest.mark.parametrize("name", ["transformer", "gmlp", "dlr"])
+def test_the_residual_stream_of_pixels_is_float32_under_autocast(name):
+    model = small_model(name, depth=2, input="pixels", input_channels=1)
+    seen = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, args, out: seen.append((args[0].dtype, out.dtype)))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(randn(2, 16, 1, dtype=torch.float32), torch.ones(2, 16, dtype=torch.bool))
+    assert set(seen) == {(torch.float32, torch.float32)}
+
+
 def test_summed_sinusoidal_positions_grow_with_the_sequence_and_stay_out_of_checkpoints():
     model = models.SequenceModel("conv", 0, 6, 11, 10, position="sinusoidal", max_length=4)
     tokens = torch.randint(1, 11, (2, 9), generator=torch.Generator().manual_seed(0))

@@ -124,7 +124,12 @@ def test_out_of_memory_names_what_helps(norm, batch, micro, advice):
 
 
 @pytest.mark.parametrize(
-    "words", ("cuFFT error: CUFFT_ALLOC_FAILED", "DefaultCPUAllocator: can't allocate memory")
+    "words",
+    (
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "DefaultCPUAllocator: can't allocate memory",
+        "FIND was unable to find an engine to execute this computation",
+    ),
 )
 def test_memory_that_other_libraries_miss_counts_too(words):
     with pytest.raises(common.UserError, match="--micro-batch 8 "):
