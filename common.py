@@ -107,7 +107,10 @@ def positive_float(text):
 
 
 def non_negative_float(text):
-    return 0.0 if text in ("0", "0.0") else positive_float(text)
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"must be 0 or a positive number, not {text!r}")
 
 
 def duration(text):
@@ -166,7 +169,7 @@ def add_common_flags(parser, tasks):
     )
     table.add_argument("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
 
-    how = parser.add_argument_group("how to run it (results are the same up to rounding)")
+    how = parser.add_argument_group("how to run it (no part of what makes a cell)")
     how.add_argument(
         "--data-dir",
         type=Path,
@@ -203,7 +206,9 @@ def add_common_flags(parser, tasks):
         metavar="B",
         help="split each batch into parts of B examples to save memory",
     )
-    how.add_argument("--no-bucket", action="store_true", help="batches of random lengths (much padding)")
+    how.add_argument(
+        "--no-bucket", action="store_true", help="batches of random lengths: much padding, other batches"
+    )
     how.add_argument(
         "--time-limit",
         type=duration,
@@ -738,7 +743,12 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
 def restore(state, model, optimizer, schedule, order, noise):
     """Put everything where it was when `state` was saved."""
-    model.load_state_dict(state["model"])
+    try:
+        model.load_state_dict(state["model"])
+    except RuntimeError as error:
+        raise UserError(
+            "the checkpoint is of another model, since the code changed; start over with --fresh"
+        ) from error
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])
     order.set_state(state["order"].cpu())
@@ -1020,16 +1030,14 @@ def save_checkpoint(path, state):
     write_atomically(path, buffer.getvalue())
 
 
-def load_checkpoint(path, device):
+def load_checkpoint(path, device, remedy="start over with --fresh"):
     """The plain dict in `path`, or None where there is no file. Raises UserError for a damaged one."""
     if not path.exists():
         return None
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises a dozen types for a damaged file
-        raise UserError(
-            f"checkpoint {path} cannot be read ({type(error).__name__}); start over with --fresh"
-        ) from error
+        raise UserError(f"checkpoint {path} cannot be read ({type(error).__name__}); {remedy}") from error
 
 
 def get_global_rng(device):
@@ -1148,12 +1156,40 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
     print("  " + "  ".join(f"{row} {value}" for row, value in hp.items()), flush=True)
     result = fit(network, task, loss_fn, hp, args, folder, seed)
     line = record(args, folder, identity, result, budget(args, hp, paper), task.source)
-    print(
-        f"{folder.name}: test accuracy {result['test_acc']:.2%} at the best validation epoch "
-        f"({result['best_epoch']} of {hp['epochs']}); paper: {percent(expected and expected / 100)}",
-        flush=True,
-    )
+    print(outcome(args, folder, result, percent(expected and expected / 100)), flush=True)
     return line
+
+
+def outcome(args, folder, result, paper):
+    """The last line of a cell; `paper` is its number there as text."""
+    aside = "a smoke run: it works, its accuracy means nothing" if args.smoke else f"paper: {paper}"
+    return (
+        f"{folder.name}: test accuracy {result['test_acc']:.2%} at the best validation epoch "
+        f"({result['best_epoch']} of {result['epochs']}); {aside}"
+    )
+
+
+def run_cells(args, cells, run, *expected):
+    """run(args, *cell, seed) for each cell of a command and each of its seeds.
+
+    A cell that cannot be trained (its loss is no number, memory runs out, its model refuses a flag, another
+    process is at it) does not keep the others from their turn. Raises UserError at the end if there was one;
+    `expected` are further types of such errors.
+    """
+    cells, failed = list(cells), 0
+    for cell in cells:
+        for seed in range(args.seed, args.seed + args.seeds):
+            try:
+                run(args, *cell, seed)
+            except (UserError, *expected) as error:
+                if len(cells) * args.seeds == 1 or ranks() > 1:  # ranks that go on alone wait for each other
+                    raise
+                print(f"error: {error}", file=sys.stderr, flush=True)
+                failed += 1
+                for folder in list(CLAIMED):
+                    CLAIMED.pop(folder).close()
+    if failed:
+        raise UserError(f"{failed} of {len(cells) * args.seeds} cells did not finish, for the reasons above")
 
 
 def record(args, folder, identity, result, budget, source):
@@ -1241,6 +1277,11 @@ def finished_runs(args, task, exps):
     ]
 
 
+# What every report reads of a record.
+RECORD_ROWS = {"run", "exp", "task", "model", "cell", "seed", "hp", "limit", "data", "budget", "date"}
+RECORD_ROWS |= {"val_acc", "test_acc"}
+
+
 def read_records(paths):
     """All records of the files that exist; a line that is no record is left out with a warning."""
     records = []
@@ -1252,7 +1293,7 @@ def read_records(paths):
                 continue
             try:
                 line = json.loads(text)
-                if not {"run", "exp", "task", "cell", "seed", "test_acc", "date"} <= line.keys():
+                if not RECORD_ROWS <= line.keys() or not isinstance(line["test_acc"], float):
                     raise ValueError
                 moment(line)
                 records.append(line)
@@ -1275,6 +1316,8 @@ def report_records(args, exp):
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
     records = [r for r in read_records(paths) if r["exp"] == exp]
     smoke = sum(bool(r.get("smoke")) for r in records)
+    if not records:
+        print(f"no records of exp_{exp}.py yet", file=sys.stderr)
     newest = {r["run"]: r for r in sorted(records, key=moment) if not r.get("smoke")}
     older = len(records) - smoke - len(newest)
     left_out = [f"{smoke} smoke runs"] * (smoke > 0) + [f"{older} older or repeated records"] * (older > 0)

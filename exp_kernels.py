@@ -4,7 +4,7 @@ paper B (2310.02980), drawn for every family: what do free and structured kernel
     python exp_kernels.py --task text --model gmlp      one cell as the paper ran it: 89.94 % expected
     python exp_kernels.py --task all                    S4, S5 and gMLP, the whole table, 15 cells; finished
                                                         ones are skipped
-    python exp_kernels.py --task all --model all        and MEGA, S4D, DLR, LRU, SGConv, which it has not
+    python exp_kernels.py --task all --model all        and MEGA, S4D, DLR, LRU, SGConv, not in its table
     python exp_kernels.py --task image --figure kernels how far the kernels reach, trained and at the start
     python exp_kernels.py --report                      ours beside the paper's
 
@@ -17,6 +17,7 @@ Full cells want a GPU; for a quick look: `--task text --smoke` (seconds, no down
 
 import argparse
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -385,7 +386,7 @@ def model_rows(hp):
 def checkpoint(path):
     """What is in a best.pt. Raises UserError where it has no long kernels or does not say how its model was
     built."""
-    state = common.load_checkpoint(path, "cpu")
+    state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
     if state is None:
         raise common.UserError(f"{path}: there is no such file; give a best.pt")
     block = (state.get("arguments") or {}).get("block")
@@ -498,10 +499,7 @@ def main(argv=None):
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
         names = common.chosen(args.task, TASKS6)
         data.require(names, args.data_dir, args.smoke, args.augment)
-        for name in names:
-            for model in chosen:
-                for seed in range(args.seed, args.seed + args.seeds):
-                    run_cell(args, name, model, seed)
+        common.run_cells(args, product(names, chosen), run_cell, data.DataError)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def trained_model(args):
 
 def rebuilt(path):
     """(name, model) of a best.pt that any of the scripts has written."""
-    state = common.load_checkpoint(path, "cpu")
+    state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
     if state is None:
         raise common.UserError(f"{path}: there is no such file; give the best.pt of a ListOps run")
     arguments = state.get("arguments")
@@ -321,7 +321,7 @@ def main(argv=None):
         nargs="+",
         type=int,
         choices=(1, 2, 3),
-        help="draw these and measure no rules (default: all)",
+        help="draw only these (default: measure the rules and draw all)",
     )
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3"
@@ -332,10 +332,9 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
-        if common.overrides(args) and not args.smoke:
-            raise common.UserError(
-                "no model is trained here; leave --epochs, --lr, --batch-size and --weight-decay out"
-            )
+        given = [f"--{row.replace('_', '-')}" for row in common.overrides(args)]
+        if given and not args.smoke:
+            raise common.UserError(f"nothing is trained or cut here; leave {', '.join(given)} out")
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:

@@ -14,6 +14,7 @@ epoch on two CPU cores and 4 GB; no GPU has timed it yet. For a shorter look run
 """
 
 import argparse
+from itertools import product
 from statistics import mean
 
 import common
@@ -209,7 +210,11 @@ def main(argv=None):
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--kernel", nargs="+", type=odd_kernel, metavar="K", help="odd kernel sizes, or all: 5 7 11 21 31 61"
+        "--kernel",
+        nargs="+",
+        type=odd_kernel,
+        metavar="K",
+        help="odd kernel sizes, or all: 5 7 11 21 31 61 (default all; with --smoke 5)",
     )
     common.add_augment_flag(parser, "paper")
     common.add_common_flags(parser, TASKS7)
@@ -221,10 +226,7 @@ def main(argv=None):
         kernels = list(TABLE1) if "all" in kernels else sorted(set(kernels))
         names = common.chosen(args.task, TASKS7)
         data.require(names, args.data_dir, args.smoke, args.augment)
-        for name in names:
-            for kernel in kernels:
-                for seed in range(args.seed, args.seed + args.seeds):
-                    run_cell(args, name, kernel, seed)
+        common.run_cells(args, product(names, kernels), run_cell, data.DataError)
 
 
 if __name__ == "__main__":

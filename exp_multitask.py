@@ -18,6 +18,7 @@ Full cells want a GPU; for a quick look: `--task text --model transformer --smok
 """
 
 import argparse
+from itertools import product
 
 import common
 import data
@@ -192,7 +193,7 @@ def main(argv=None):
         nargs="+",
         choices=[*TABLES, "all"],
         metavar="MODEL",
-        help="transformer, mega or all (default all)",
+        help="transformer, mega or all (default all; with --smoke transformer)",
     )
     common.add_technique_flags(parser)
     common.add_common_flags(parser, COLUMNS)
@@ -203,10 +204,7 @@ def main(argv=None):
         chosen = common.chosen(args.model or (["transformer"] if args.smoke else ["all"]), TABLES)
         names = common.chosen(args.task, COLUMNS)
         data.require(names, args.data_dir, args.smoke, args.augment)
-        for name in names:
-            for model in chosen:
-                for seed in range(args.seed, args.seed + args.seeds):
-                    run_cell(args, name, model, seed)
+        common.run_cells(args, product(names, chosen), run_cell, data.DataError)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ Full cells want a GPU; for a quick look: `--task text --smoke` (seconds, no down
 
 import argparse
 import json
+from itertools import product
 
 import common
 import data
@@ -155,10 +156,7 @@ def main(argv=None):
             raise common.UserError("--flip-half is about rotary frequencies; give --position rotary")
         names = common.chosen(args.task, COLUMNS)
         data.require(names, args.data_dir, args.smoke, args.augment)
-        for name in names:
-            for position in positions:
-                for seed in range(args.seed, args.seed + args.seeds):
-                    run_cell(args, name, position, seed)
+        common.run_cells(args, product(names, positions), run_cell, data.DataError)
 
 
 if __name__ == "__main__":

@@ -693,11 +693,7 @@ def run_cell(args, name, cell, seed):
         result["pretraining"] = {"run": before.name, "epochs": first["epochs"], "train_curve": curve(before)}
     line = common.record(args, folder, identity, result, budget, task.source)
     expected = paper_number(name, cell)
-    print(
-        f"{folder.name}: test accuracy {result['test_acc']:.2%} at the best validation epoch "
-        f"({result['best_epoch']} of {hp['epochs']}); paper: {shown(expected)}",
-        flush=True,
-    )
+    print(common.outcome(args, folder, result, shown(expected)), flush=True)
     return line
 
 
@@ -1093,19 +1089,21 @@ def main(argv=None):
         nargs="+",
         type=fraction,
         metavar="F",
-        help="share of the training examples, in (0, 1]; the number of steps stays that of all",
+        help="share of the training examples, in (0, 1], repeated: the number of steps stays the same",
     )
     parser.add_argument(
         "--share",
         nargs="+",
         type=share,
         metavar="S",
-        help="share of the epochs that pretraining gets, in [0, 1); every arm then has --epochs in total",
+        help="share of the epochs that pretraining gets, in [0, 1); every arm has --epochs in all",
     )
     parser.add_argument(
-        "--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of the first half"
+        "--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining"
     )
-    parser.add_argument("--lr-pretrain", type=common.positive_float, metavar="LR", help="its learning rate")
+    parser.add_argument(
+        "--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining"
+    )
     parser.add_argument(
         "--size",
         nargs="+",
@@ -1137,9 +1135,7 @@ def main(argv=None):
         if any(shares) and args.epochs == 1:
             raise UserError("shares need --epochs of at least 2, one for each half")
         data.require({name for name, _ in chosen}, args.data_dir, args.smoke, args.augment)
-        for name, cell in chosen:
-            for seed in range(args.seed, args.seed + args.seeds):
-                run_cell(args, name, cell, seed)
+        common.run_cells(args, chosen, run_cell, data.DataError)
 
 
 if __name__ == "__main__":

@@ -424,6 +424,7 @@ def test_a_record_names_the_commit_that_was_started(tmp_path, monkeypatch):
 def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
     path = tmp_path / "r.jsonl"
     good = dict(run="a", exp="locality", task="text", cell={"kernel": 5}, seed=0, test_acc=0.5, smoke=False)
+    good |= dict(model="conv", hp={}, limit=None, data={}, budget="paper", val_acc=0.5)
     lines = [
         good | {"date": "2026-01-02T01:30:00+02:00"},
         good | {"date": "2026-01-02T00:10:00+00:00", "test_acc": 0.6},  # 40 minutes later

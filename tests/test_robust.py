@@ -260,6 +260,30 @@ def test_a_run_begun_on_another_kind_of_device_continues(fit_args, tmp_path):
     assert fit()["steps"] == 4
 
 
+def test_a_cell_that_fails_does_not_end_the_table(tmp_path, capsys):
+    """Batch norm (S5) cannot be cut into parts, gMLP can; one is refused, the other is trained."""
+    tiny = ["--smoke", "--limit", "16", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as stop:
+        main = importlib.import_module("exp_kernels").main
+        main(["--task", "listops", "--model", "s5", "gmlp", "--micro-batch", "4", *tiny])
+    err = capsys.readouterr().err
+    assert (
+        stop.value.code == 2 and "--micro-batch would change" in err and "1 of 2 cells did not finish" in err
+    )
+    assert [line["model"] for line in common.read_records([tmp_path / "results.jsonl"])] == ["gmlp"]
+    assert not common.CLAIMED  # others may take the cell
+
+
+def test_a_checkpoint_of_changed_code_is_named(fit_args, tmp_path):
+    task = data.load("text", "unused", limit=32, smoke=True)
+    hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)
+    fit_args.deadline = 0.0
+    for width, error in ((8, common.Interrupted), (16, common.UserError)):
+        model = models.SequenceModel("conv", 1, width, 259, 2, d_hidden=8, kernel=3)
+        with pytest.raises(error, match="continues|the code changed; start over with --fresh"):
+            common.fit(model, task, common.classify_loss, hp, fit_args, tmp_path)
+
+
 def test_all_tasks_are_refused_before_the_first_is_trained_where_one_cannot_be_had(tmp_path, capsys):
     """Retrieval is fetched only when asked: not found out after the hours of the tasks before it."""
     for name in ("locality", "multitask", "kernels", "positional", "spt"):

@@ -640,8 +640,9 @@ def test_flags_choose_cells(monkeypatch):
     third = cells_of("--task", "all", "--figure", "3")
     assert set(third) == {"image", "text"} and len(third["text"]) == 12
     fifth = cells_of("--task", "image", "--figure", "5")["image"]
-    assert [(c.objective, c.share, c.image_loss) for c in fifth] == [
-        ("none", 0.0, "l1"), ("masked", 0.4, "ce"), ("masked", 0.6, "ce")
+    assert [(c.model, c.objective, c.share, c.image_loss) for c in fifth] == [
+        (model, *arm) for model in ("transformer", "s4")
+        for arm in (("none", 0.0, "l1"), ("masked", 0.4, "ce"), ("masked", 0.6, "ce"))
     ]  # fmt: skip
     assert len(cells_of("--task", "all", "--figure", "2")["pathx"]) == 8
     assert len(cells_of("--task", "image", "--model", "s4", "--size", "all")["image"]) == 10
