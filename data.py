@@ -1746,7 +1746,12 @@ def main(argv=None):
         "Files put into the data folder by hand are used.",
     )
     parser.add_argument(
-        "--task", nargs="+", choices=[*TASKS, "all"], default=["all"], metavar="TASK", help=", ".join(TASKS)
+        "--task",
+        nargs="+",
+        choices=[*TASKS, "all"],
+        default=["all"],
+        metavar="TASK",
+        help=f"one or more of {', '.join(TASKS)}, or all (default all)",
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data folder (default data)"
@@ -1763,31 +1768,42 @@ def main(argv=None):
     parser.add_argument("--keep-archive", action="store_true", help="Retrieval: keep lra_release.gz (8.2 GB)")
     args = parser.parse_args(argv)
     names = list(TASKS) if "all" in args.task else [name for name in TASKS if name in args.task]
+    failed = False
     try:
         for name in names:
-            fetched = args.fetch and name in ("text", "image", "retrieval")
-            if args.check and is_present(name, args.data_dir):
-                facts = check(name, args.data_dir)
-                print("\n".join(f"{heading:30} {text}" for heading, text in facts.items()) + "\n")
-            elif args.check:
-                print(f"{name} is not in {args.data_dir}\n")
-            if args.show:
-                path = args.data_dir / f"{name}.png"
-                show(name, args.data_dir, path)
-                print(path)
-            # load() never starts the 8.2 GB by itself; the others it fetches.
-            if fetched and name == "retrieval":
-                fetch_retrieval(args.data_dir, keep_archive=args.keep_archive)
-            if fetched or args.prepare:
-                task = load(name, args.data_dir)
-                where, digest = task.source["from"], task.source["hash"][:12]
-                print(f"{name}: {task.source['counts']} from {where}, hash {digest}")
+            try:
+                attend_to(name, args)
+            except DataError as error:  # one that cannot be had does not keep the others from their turn
+                print(f"error: {error}", file=sys.stderr)
+                failed = True
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         raise SystemExit(130) from None
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    if failed:
+        raise SystemExit(2)
+
+
+def attend_to(name, args):
+    """Do for one task what the command line asks."""
+    fetched = args.fetch and name in ("text", "image", "retrieval")
+    if args.check and is_present(name, args.data_dir):
+        facts = check(name, args.data_dir)
+        print("\n".join(f"{heading:30} {text}" for heading, text in facts.items()) + "\n")
+    elif args.check:
+        print(f"{name} is not in {args.data_dir}\n")
+    if args.show:
+        path = args.data_dir / f"{name}.png"
+        show(name, args.data_dir, path)
+        print(path)
+    if args.fetch and not fetched:
+        print(f"{name}: nothing to fetch, --prepare generates it")
+    # load() never starts the 8.2 GB by itself; the others it fetches.
+    if fetched and name == "retrieval":
+        fetch_retrieval(args.data_dir, keep_archive=args.keep_archive)
+    if fetched or args.prepare:
+        task = load(name, args.data_dir)
+        where, digest = task.source["from"], task.source["hash"][:12]
+        print(f"{name}: {task.source['counts']} from {where}, hash {digest}")
 
 
 if __name__ == "__main__":

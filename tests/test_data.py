@@ -452,3 +452,16 @@ def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_
     assert task.source["from"] == "lra_release" and task.train.label.tolist() == [7]
     shutil.rmtree(tmp_path / "lra_release")  # packed, they are still what is loaded
     assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]
+
+
+def test_a_task_that_cannot_be_had_does_not_keep_the_others_from_their_turn(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(data, "LISTOPS_COUNTS", {"train": 30, "val": 4, "test": 4})
+    monkeypatch.setattr(data, "TASKS", {name: data.TASKS[name] for name in ("retrieval", "listops")})
+    with pytest.raises(SystemExit) as stop:
+        data.main(["--prepare", "--data-dir", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert (
+        stop.value.code == 2 and shown.err.startswith("error: Retrieval needs") and "listops: {" in shown.out
+    )
+    data.main(["--fetch", "--task", "listops", "--data-dir", str(tmp_path)])
+    assert "nothing to fetch" in capsys.readouterr().out
