@@ -331,7 +331,7 @@ def test_the_image_stand_in_spreads_its_evidence():
         assert (guess == task.test.label).float().mean() < 0.4
 
 
-@pytest.mark.parametrize("script", (exp_kernels, exp_multitask))
+@pytest.mark.parametrize("script", (exp_kernels, pytest.param(exp_multitask, marks=pytest.mark.slow)))
 def test_the_default_smoke_model_learns_the_image_stand_in(script, tmp_path):
     script.main(["--task", "image", "--smoke", "--out", str(tmp_path)])
     [line] = common.read_records([tmp_path / "results.jsonl"])

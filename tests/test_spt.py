@@ -523,7 +523,9 @@ def test_a_finished_pretraining_is_found_and_a_stopped_one_continues(script, tmp
     assert [r["exp"] for r in records[5:]] == ["spt-pretrain", "spt"]
 
 
-@pytest.mark.parametrize("name, least", [("image", 0.4), ("text", 0.8)])  # chance: 0.1 and 0.5
+@pytest.mark.parametrize(  # chance: 0.1 and 0.5
+    "name, least", [pytest.param("image", 0.4, marks=pytest.mark.slow), ("text", 0.8)]
+)
 def test_the_default_smoke_model_learns_the_stand_in(name, least, tmp_path):
     exp_spt.main(["--task", name, "--smoke", "--out", str(tmp_path)])
     first, line = common.read_records([tmp_path / "results.jsonl"])
