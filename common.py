@@ -149,7 +149,7 @@ def add_common_flags(parser, tasks):
     what.add_argument(
         "--smoke",
         action="store_true",
-        help="seconds on a CPU: tiny data, narrow model, two epochs; never enters a table",
+        help="seconds on a CPU: tiny data, narrow model, a few epochs; never enters a table",
     )
     what.add_argument(
         "--report",
