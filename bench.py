@@ -599,7 +599,7 @@ def print_step(args):
         with contextlib.redirect_stdout(sys.stderr):
             row = measure_step(*args.cell, args)
     except (common.OutOfMemory, MemoryError, RuntimeError) as error:
-        if not (isinstance(error, common.OutOfMemory) or common.is_out_of_memory(error)):
+        if not common.is_out_of_memory(error):
             raise
         row = {"note": "out of memory"}
     print(json.dumps(row))

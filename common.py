@@ -243,7 +243,7 @@ def parse_args(parser, argv):
         parser.error("give --task, or --report to print the table")
     if args.report is None:
         join_ranks(parser, args.device)
-    args.git = git_state()  # now: hours later the commit may be another
+        args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
     args.deadline = time.monotonic() + limit - min(10, 0.05 * limit)  # time to write the checkpoint
@@ -669,6 +669,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         recent.clear()
         return losses
 
+    def measure(split):
+        return evaluate(model, task, split, loss_fn, hp, autocast, args.micro_batch, stop, deadline)
+
     recent = []
     while epoch < hp["epochs"]:
         order_at_start = order.get_state()  # replays this epoch's plan when the run continues inside it
@@ -700,7 +703,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         bar.close()
 
         train = {name: mean(total) for name, total in sum_totals(totals).items()}
-        val = evaluate(model, task, "val", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
+        val = measure("val")
         line = {"epoch": epoch + 1, "lr": learning_rate(optimizer), "train": train, "val": val}
         best = max((past["val"]["acc"] for past in curve), default=-math.inf)
         if val["acc"] > best:
@@ -715,11 +718,11 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         schedule.on_epoch(train["loss"])
         epoch, step, totals = epoch + 1, 0, {}
 
-    test = last = evaluate(model, task, "test", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
+    test = last = measure("test")
     best = load_checkpoint(folder / "best.pt", device)
     if best["epoch"] < hp["epochs"]:
         model.load_state_dict(best["model"])
-        test = evaluate(model, task, "test", loss_fn, hp, autocast, args.micro_batch, stop, deadline)
+        test = measure("test")
     answer_signals(STOPPING)  # nothing to save from here on
     seconds = spent + time.monotonic() - started
     return {
@@ -982,8 +985,9 @@ def reset_peak(device):
     """Forget the peak memory up to here."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    with contextlib.suppress(OSError):  # only Linux has it
-        Path("/proc/self/clear_refs").write_text("5")
+    else:
+        with contextlib.suppress(OSError):  # only Linux has it
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes(device):
@@ -1135,6 +1139,13 @@ def claim(folder):
         ) from None
 
 
+def release(*folders):
+    """Let other processes have these folders."""
+    for folder in folders:
+        if lock := CLAIMED.pop(folder, None):
+            lock.close()
+
+
 def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expected=None):
     """One cell of a table, from the check whether it is done to its record (a dict, or None where it
     was done).
@@ -1186,8 +1197,7 @@ def run_cells(args, cells, run, *expected):
                     raise
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 failed += 1
-                for folder in list(CLAIMED):
-                    CLAIMED.pop(folder).close()
+                release(*CLAIMED)
     if failed:
         raise UserError(f"{failed} of {len(cells) * args.seeds} cells did not finish, for the reasons above")
 
@@ -1222,8 +1232,7 @@ def write_record(args, folder, identity, result, budget, source):
     append_record(args.out / "results.jsonl", line)
     with contextlib.suppress(FileNotFoundError):
         (folder / "last.pt").unlink()
-    if folder in CLAIMED:
-        CLAIMED.pop(folder).close()
+    release(folder)
     return line
 
 
@@ -1399,13 +1408,18 @@ def one_recipe(records):
     return max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
 
 
+def unofficial(record):
+    """Words of a table's row for data that are not the official ones."""
+    return ["not the official images"] if record["data"].get("official") is False else []
+
+
 def terms(record, paper):
     """What a reduced run was trained with, in words; `paper` = its recipe. Runs with equal terms may be
     compared."""
     hp = record["hp"]
     words = [f"{record['limit']:,} examples" if record["limit"] else "all examples"]
     words += ["1 epoch" if hp["epochs"] == 1 else f"{hp['epochs']} epochs"]
-    words += ["not the official images"] if record["data"].get("official") is False else []
+    words += unofficial(record)
     words += [f"{hp['max_length']} bytes"] if hp.get("max_length") and "max_length" not in paper else []
     changed = {
         row: hp.get(row) for row in paper if row not in ("epochs", "technique") and hp.get(row) != paper[row]

@@ -285,7 +285,7 @@ def pack(folder, task, splits, source):
         try:
             os.rename(private, folder)
         except OSError:
-            if not (folder / "manifest.json").exists():
+            if not is_whole(folder):
                 raise
     except OSError as error:
         raise DataError(
@@ -301,7 +301,7 @@ def unpack(folder, task):
     """-> ({split: Split}, manifest) from a packed folder, or None where there is none. Raises DataError
     for a folder of another task or with bytes that differ from its manifest."""
     folder = Path(folder)
-    if not (folder / "manifest.json").exists():
+    if not is_whole(folder):
         return None
     remedy = f"delete {folder} to have it made again"
     try:
@@ -326,8 +326,9 @@ def unpack(folder, task):
     return {name: Split(*map(torch.from_numpy, arrays)) for name, arrays in splits.items()}, manifest
 
 
-def is_packed(root, task):
-    return (root / "packed" / task / "manifest.json").exists()
+def is_whole(folder):
+    """Whether the files of `folder` are all there: its manifest is written last."""
+    return (folder / "manifest.json").exists()
 
 
 def packed(root, task, make):
@@ -934,7 +935,7 @@ def load_listops(root):
     official = [top / "listops-1000" for top in release_folders(root) if (top / "listops-1000").is_dir()]
     # Under a name of their own, or files put there later would be passed over for what was generated before.
     # The files may go once they are packed.
-    name = "listops-official" if official or is_packed(root, "listops-official") else "listops"
+    name = "listops-official" if official or is_whole(root / "packed" / "listops-official") else "listops"
     splits, source = packed(root, name, make)
     return Task("listops", 10, 17, LISTOPS_FIRST_ID, 2000, **splits, source=source)
 
@@ -1004,6 +1005,7 @@ def require(names, root, smoke=False, augment=None):
 
 
 def require_images(name, augment):
+    """Raise DataError for an augmentation that would stand in the record without effect."""
     if augment in ("flip", "d4") and name not in ("image", *PATHFINDER_SIZE):
         raise DataError(f"--augment {augment} is for grey images; {name} has none, leave the flag out")
 
@@ -1281,9 +1283,8 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=items,
         num_workers=workers,
-        multiprocessing_context="fork"
-        if sys.platform == "linux"
-        else None,  # sends them no copy of the images
+        # A forked worker has the images; to another kind they would have to be sent.
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
         prefetch_factor=8,
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
@@ -1338,7 +1339,7 @@ def load_pathfinder(root, name, levels):
     size, wanted = PATHFINDER_SIZE[name], ("hard",) if levels == "hard" else tuple(pathfinder.FOLDERS)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
-    if official or is_packed(root, f"{name}-{levels}"):  # the files may go once they are packed
+    if official or is_whole(root / "packed" / f"{name}-{levels}"):  # the files may go once they are packed
 
         def make():
             sets = {level: pathfinder.read_png_folder(official, level) for level in wanted}
@@ -1581,7 +1582,7 @@ def is_present(name, root):
     folders = [root / "packed" / name, root / "packed" / f"{name}-official"]
     if name in PATHFINDER_SIZE:
         folders = [root / f"pathfinder{PATHFINDER_SIZE[name]}-hard", *(root / "packed").glob(f"{name}-*")]
-    return any((folder / "manifest.json").exists() for folder in folders)
+    return any(map(is_whole, folders))
 
 
 def check(name, root):

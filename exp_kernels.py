@@ -437,14 +437,15 @@ def plot(panels, task, path):
             colour = plt.get_cmap("cividis")(i / max(1, len(trained) - 1) * 0.9)
             axis.plot(distances, peak / unit, color=colour, linewidth=1.2, label=f"layer {i + 1}")
         last = start[0][0][-1]
-        axis.set(title=title, yscale="log", xlim=(0, last))
+        axis.set(title=title, yscale="log")
         axis.set_ylim(bottom=1e-4)
         if last < PATHX_WIDTH**2 - 1:
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
         else:
-            ticks = range(0, 8 * PATHX_WIDTH + 1, PATHX_WIDTH)
-            axis.set_xlim(0, ticks[-1])
+            last = 8 * PATHX_WIDTH
+            ticks = range(0, last + 1, PATHX_WIDTH)
+        axis.set_xlim(0, last)
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="lower left")

@@ -124,14 +124,8 @@ def train_smoke_model(args, task):
     )
 
 
-SCRIPTS = (
-    "locality",
-    "multitask",
-    "kernels",
-    "positional",
-    "spt",
-    "listops",
-)  # of a ListOps model; spt-pretrain has no classifier
+# Whose runs have a ListOps model; spt-pretrain's has no classifier.
+SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")
 TRANSFORMERS = ("transformer", "rotary")
 
 
@@ -338,9 +332,7 @@ def main(argv=None):
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
-            for rule in RULES:
-                for seed in range(args.seed, args.seed + args.seeds):
-                    run_cell(args, task, rule, seed)
+            common.run_cells(args, [(task, rule) for rule in RULES], run_cell, data.DataError)
         if args.smoke and not args.checkpoint and args.figure != [1]:
             train_smoke_model(args, task)
         draw(args, task, args.figure or (1, 2, 3))

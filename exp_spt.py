@@ -40,7 +40,7 @@ from torch.nn import functional as F
 import common
 import data
 import models
-from common import UserError, markdown, one_recipe, summary
+from common import UserError, markdown, one_recipe, summary, unofficial
 
 # fmt: off
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
@@ -934,14 +934,13 @@ def report_rows(title, records):
     for r in records:
         hp, cell, first = r["hp"], r["cell"], r["hp"].get("pretrain")
         before = first.get("epochs", r["epochs"]) if first else 0
-        terms = f"{r['limit'] or 'all'} examples"
-        terms += f" x {cell['fraction']:g}" if cell.get("fraction") else ""
-        terms += f", {before + r['epochs']} epochs in all"
-        terms += ", not the official images" if r["data"].get("official") is False else ""
-        terms += f", {hp['max_length']} bytes" if hp.get("max_length") else ""
-        terms += f", augment {hp['augment']}" if hp["augment"] != "none" else ""
+        share = f" x {cell['fraction']:g}" if cell.get("fraction") else ""
+        terms = [f"{r['limit'] or 'all'} examples{share}", f"{before + r['epochs']} epochs in all"]
+        terms += unofficial(r)
+        terms += [f"{hp['max_length']} bytes"] if hp.get("max_length") else []
+        terms += [f"augment {hp['augment']}"] if hp["augment"] != "none" else []
         variant = [v for k, v in cell.items() if k in ("init", "size") and v != "structured"]
-        row = data.TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), terms
+        row = data.TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), ", ".join(terms)
         arm = f"lr {hp['lr']:g}"
         if first:
             arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"

@@ -1438,6 +1438,13 @@ CHOICES = {
 }
 
 
+@functools.cache
+def keep_out_of_graphs():
+    """Once, when something is compiled: as decorators these would import the compiler with every script."""
+    for name in ("long_conv", "power_sum", "dlr_kernel"):
+        globals()[name] = torch.compiler.disable(globals()[name])
+
+
 class SequenceModel(nn.Module):
     """Embed -> `depth` equal blocks -> features; pooled for classification, position-wise for denoising.
 
@@ -1516,12 +1523,7 @@ class SequenceModel(nn.Module):
     def compile(self, **options):
         """As nn.Module.compile, for sequences of several lengths. Functions that compute sizes from the
         length stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        for name in ("long_conv", "power_sum", "dlr_kernel"):
-            if not hasattr(globals()[name], "outside_graphs"):
-                globals()[name] = torch.compiler.disable(
-                    globals()[name]
-                )  # a decorator would import the compiler
-                globals()[name].outside_graphs = True
+        keep_out_of_graphs()
         super().compile(**options)
 
     def classify(self, features, mask, docs=1):

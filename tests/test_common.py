@@ -267,7 +267,7 @@ def test_a_signal_in_the_middle_of_an_epoch_saves_that_step(number, ends, signal
     assert torch.load(tmp_path / "last.pt", weights_only=True)["step"] == len(steps) == 3
 
 
-def test_an_evaluation_longer_than_the_time_limit_ends_nevertheless(fit_args, tmp_path, monkeypatch):
+def test_an_evaluation_longer_than_the_time_limit_ends_nevertheless(fit_args, tmp_path):
     """Each start makes a step, or gets through what has to be evaluated before the next one."""
     task = data.load("text", "unused", limit=16, smoke=True)
     hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=8)

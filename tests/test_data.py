@@ -103,9 +103,8 @@ def test_smaller_limits_are_nested_and_too_large_ones_are_refused():
         data.load("text", "unused", smoke=True, limit=513)
     with pytest.raises(data.DataError, match="listops cannot be cut"):
         data.load("listops", "unused", smoke=True, max_length=100)
-    with pytest.raises(
-        data.DataError, match="at most 4096 bytes"
-    ):  # the model would grow, the data would not
+    # Else the model would grow and the data would not.
+    with pytest.raises(data.DataError, match="at most 4096 bytes"):
         data.load("text", "unused", smoke=True, max_length=5000)
 
 
