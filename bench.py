@@ -960,6 +960,9 @@ def run_part(part, args):
     print(markdown(rows, STEP_COLUMNS if part == "step" else None) + "\n")
     if part == "step":
         print("Projected hours on this machine\n\n" + markdown(hours_rows(rows)) + "\n")
+        failed = sum((row["note"] or "").startswith("failed") for row in rows)
+        if failed:
+            raise common.UserError(f"{failed} of {len(rows)} cells failed, for the reasons above")
 
 
 def add_flags(parser, parts):

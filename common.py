@@ -168,6 +168,13 @@ def add_common_flags(parser, tasks):
         help="examples per optimiser step, over all parts and ranks",
     )
     table.add_argument("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
+    table.add_argument(
+        "--set-last-tenth",
+        action="store_const",
+        const=True,
+        help="set the rate of the last 10 %% of the steps to 0.1 x LR, as paper A's code does, also where "
+        "plateaus had brought it lower",
+    )
 
     how = parser.add_argument_group("how to run it (no part of what makes a cell)")
     how.add_argument(
@@ -256,9 +263,9 @@ def chosen(values, every):
 
 
 # Rows of a recipe that a flag of the same name overrides.
-OVERRIDES = ("epochs", "lr", "batch_size", "weight_decay", "augment", "max_length")
+OVERRIDES = ("epochs", "lr", "batch_size", "weight_decay", "set_last_tenth", "augment", "max_length")
 # Rows of a recipe that are not for the model.
-TRAINING = ("lr", "batch_size", "weight_decay", "epochs", "clip", "technique", "augment")
+TRAINING = ("lr", "batch_size", "weight_decay", "set_last_tenth", "epochs", "clip", "technique", "augment")
 
 
 def column(table, tasks, task, args=None):
@@ -280,8 +287,7 @@ def model_rows(hp):
 def budget(args, hp, paper):
     """ "paper" when a cell is trained as the paper trained it (`paper` = the table's column), else
     "reduced"."""
-    changed = any(hp[row] != value for row, value in paper.items())
-    return "reduced" if changed or args.limit or args.max_length or args.smoke else "paper"
+    return "reduced" if hp != paper or args.limit or args.max_length or args.smoke else "paper"
 
 
 # ------------------------------------------------------------------------------------------ machine
@@ -465,22 +471,23 @@ class PlateauSchedule:
     initial) in each group for the last 10 % of the steps.
 
     deviation: the authors' code SETS 0.1 x initial there, which raises the rate after two plateaus; the
-    paper's word is "reduce".
+    paper's word is "reduce". hp["set_last_tenth"] does as the code does.
     """
 
-    def __init__(self, optimizer, steps):
+    def __init__(self, optimizer, hp, steps):
         self.optimizer = optimizer  # not its param_groups: loading a state replaces that list
         self.initial = [group["lr"] for group in optimizer.param_groups]
         self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
             optimizer, factor=0.2, patience=3, min_lr=1e-7
         )
         self.step, self.drop = 0, int(0.9 * steps)
+        self.set_last_tenth = hp.get("set_last_tenth", False)
 
     def on_step(self):
         self.step += 1
         if self.step == self.drop:
             for group, initial in zip(self.optimizer.param_groups, self.initial):
-                group["lr"] = min(group["lr"], 0.1 * initial)
+                group["lr"] = 0.1 * initial if self.set_last_tenth else min(group["lr"], 0.1 * initial)
 
     def on_epoch(self, train_loss):
         self.plateau.step(train_loss)
@@ -528,7 +535,7 @@ def make_schedule(optimizer, hp, steps):
     """hp["schedule"]: "plateau" (paper A, default), "constant" or "cosine" (paper B); `steps` of the
     whole training."""
     if hp.get("schedule", "plateau") == "plateau":
-        return PlateauSchedule(optimizer, steps)
+        return PlateauSchedule(optimizer, hp, steps)
     return WarmupSchedule(optimizer, hp, steps)
 
 
@@ -604,7 +611,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
     loss_fn     (model, batch) -> (loss, metrics): the loss of a part of a batch as classify_loss
                 defines it, and {name: (sum, count)} with at least "acc"
-    hp          lr, weight_decay, betas, decay, clip, schedule, warmup, epochs, batch_size
+    hp          lr, weight_decay, betas, decay, clip, schedule, warmup, set_last_tenth, epochs, batch_size
     folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
                 log.jsonl
 
@@ -1421,6 +1428,7 @@ def terms(record, paper):
     words += ["1 epoch" if hp["epochs"] == 1 else f"{hp['epochs']} epochs"]
     words += unofficial(record)
     words += [f"{hp['max_length']} bytes"] if hp.get("max_length") and "max_length" not in paper else []
+    words += ["last tenth at 0.1 x lr"] if hp.get("set_last_tenth") else []
     changed = {
         row: hp.get(row) for row in paper if row not in ("epochs", "technique") and hp.get(row) != paper[row]
     }

@@ -292,11 +292,13 @@ def draw(args, task, figures):
         return
     name, model = trained_model(args)
     if model is None:
-        print(
+        missing = (
             f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
             "--checkpoint, or train one with `python exp_multitask.py --task listops --model transformer`"
         )
-        return
+        if args.figure:  # it was asked for
+            raise common.UserError(missing)
+        return print(missing)
     found = predictions(model, task, "test", args)
     for figure, plot in ((2, plot_gain), (3, plot_breakdown)):
         if figure in figures:

@@ -88,8 +88,8 @@ def smoke_rows(name):
 
 
 def run_cell(args, name, kernel, seed):
-    paper = recipe(name)
-    hp = paper | {"kernel": kernel} | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
+    paper = recipe(name) | {"kernel": kernel}
+    hp = paper | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
     expected = TABLE1[kernel][TASKS7.index(name)] if kernel in TABLE1 else None
     print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side")

@@ -1128,6 +1128,8 @@ def main(argv=None):
         chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
         if not chosen:
             raise UserError("nothing to run: no recipe or figure has these tasks and models together")
+        if args.set_last_tenth:
+            raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")
         shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
         if shares and args.epochs_pretrain:
             raise UserError("shares divide --epochs; leave --epochs-pretrain out, or --share and --figure 5")

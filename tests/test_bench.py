@@ -181,8 +181,11 @@ def test_a_cell_that_fails_or_is_killed_does_not_end_the_table(monkeypatch, caps
         return SimpleNamespace(returncode=code, stdout='{"note": "out of memory"}\n', stderr=stderr)
 
     monkeypatch.setattr(bench.subprocess, "run", run)
-    bench.main(["step", "--model", "conv-5", "mega", "s4", "--task", "text"])
-    table = capsys.readouterr().out
+    with pytest.raises(SystemExit) as stop:
+        bench.main(["step", "--model", "conv-5", "mega", "s4", "--task", "text"])
+    assert stop.value.code == 2  # one failed; what does not fit in memory is a result
+    table, errors = capsys.readouterr()
+    assert "error: 1 of 3 cells failed" in errors
     for note in ("killed by the system", "ValueError: odd", "| out of memory |", "| Table 3, all of it | —"):
         assert note in table
 

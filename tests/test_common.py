@@ -87,10 +87,14 @@ def test_plateau_cuts_after_the_fourth_epoch_without_progress():
     assert rates[5] == pytest.approx([0.2, 0.002]) and rates[6] == rates[5]
 
 
-@pytest.mark.parametrize("plateaus, expected", [(0, 0.1), (1, 0.1), (2, 0.04)])
-def test_last_tenth_never_raises_the_rate_of_any_group(plateaus, expected):
+@pytest.mark.parametrize(
+    "flag, plateaus, expected",
+    [({}, 0, 0.1), ({}, 1, 0.1), ({}, 2, 0.04), ({"set_last_tenth": True}, 0, 0.1)]
+    + [({"set_last_tenth": True}, 2, 0.1)],
+)
+def test_last_tenth_raises_the_rate_of_a_group_only_where_that_is_asked_for(flag, plateaus, expected):
     optimizer = two_group_optimizer()
-    schedule = common.make_schedule(optimizer, dict(), steps=100)
+    schedule = common.make_schedule(optimizer, flag, steps=100)
     for _ in range(1 + 4 * plateaus):
         schedule.on_epoch(1.0)
     for step in range(100):

@@ -86,6 +86,7 @@ def test_report_keeps_budgets_apart_and_averages_seeds(tmp_path, capsys):
         record | dict(run="b", seed=1, budget="paper", hp=hp, test_acc=0.88),
         record | dict(run="c", seed=0, budget="reduced", hp=hp | {"epochs": 4, "lr": 0.01}, test_acc=0.85),
         record | dict(run="d", seed=0, budget="reduced", hp=hp | {"epochs": 4}, test_acc=0.99, smoke=True),
+        record | dict(run="e", seed=0, budget="reduced", hp=hp | {"set_last_tenth": True}, test_acc=0.87),
     ]
     file = tmp_path / "r.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -94,6 +95,8 @@ def test_report_keeps_budgets_apart_and_averages_seeds(tmp_path, capsys):
     full, reduced = out.split("### Table 1 at reduced budgets")
     assert "88.50 ± 0.71 (n=2) / 88.96 (97.87 / 98.37)" in full and "85.00" not in full
     assert "85.00 (n=1)" in reduced and "all examples, 4 epochs, lr 0.01" in reduced and "99.00" not in out
+    [row] = [line for line in reduced.splitlines() if "87.00 (n=1)" in line]
+    assert "all examples, 80 epochs, last tenth at 0.1 x lr" in row
 
 
 def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
@@ -113,6 +116,25 @@ def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
     [row] = [line for line in full.splitlines() if line.startswith("| 9 ")]
     assert row.split("|")[3].strip() == "50.00 (n=1) / — (55.29 / —)"
     assert "500 examples, 200 epochs, not the official images" in reduced
+
+
+@pytest.mark.parametrize(
+    "flags, budget",
+    [([], "paper"), (["--kernel", "9"], "paper"), (["--epochs", "80"], "paper"), (["--epochs", "81"], "reduced")]
+    + [(["--set-last-tenth"], "reduced"), (["--limit", "5"], "reduced"), (["--max-length", "64"], "reduced")],
+)
+def test_what_is_not_the_papers_recipe_is_marked_reduced(flags, budget, monkeypatch):
+    """Training itself is left out: what would be recorded, for Text's 80 epochs."""
+    seen = []
+    monkeypatch.setattr(data, "require", lambda *args: None)
+    monkeypatch.setattr(data, "load_recipe", lambda *args: data.load("text", "unused", smoke=True))
+
+    def run_cell(args, exp, task, model, cell, hp, paper, *rest):
+        seen.append(common.budget(args, hp, paper))
+
+    monkeypatch.setattr(common, "run_cell", run_cell)
+    exp_locality.main(["--task", "text", *(flags if "--kernel" in flags else [*flags, "--kernel", "5"])])
+    assert seen == [budget]
 
 
 def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):

@@ -659,6 +659,16 @@ def test_listops_smoke_measures_draws_and_reports(tmp_path, capsys):
     assert "top-2" in out and all(r["smoke"] for r in records)
 
 
+def test_figures_that_need_a_model_say_so_and_fail_where_they_were_asked_for(tmp_path, capsys):
+    task = data.load("listops", "nowhere", augment="none", smoke=True)
+    args = argparse.Namespace(out=tmp_path, checkpoint=None, figure=[2], limit=None, smoke=False)
+    with pytest.raises(common.UserError, match="need a trained model .* --checkpoint"):
+        exp_listops.draw(args, task, args.figure)
+    args.figure = None
+    exp_listops.draw(args, task, (2, 3))
+    assert "need a trained model" in capsys.readouterr().out and not [*tmp_path.iterdir()]
+
+
 def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots():
     task = data.load("listops", "nowhere", augment="none", smoke=True)
 

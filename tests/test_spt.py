@@ -662,6 +662,7 @@ def test_flags_choose_cells(monkeypatch):
         ["--task", "image", "--figure", "5", "--epochs", "1", "--smoke"],
         ["--task", "image", "--figure", "5", "--epochs-pretrain", "7"],
         ["--task", "scifar", "--augment", "flip"],
+        ["--task", "image", "--set-last-tenth"],
         ["--task", "image", "--figure", "6"],
     ],
 )
