@@ -178,6 +178,8 @@ def conv1d(x, weight, bias=None, groups=1):
     return F.conv1d(x.mT, weight, bias, padding=weight.shape[2] // 2, groups=groups).mT
 
 
+# ------------------------------------------------------------------------------------------ layers
+
 SDPA = "torch.nn.functional.scaled_dot_product_attention"
 MEGA = {"d_hidden": 256, "d_attention": 64}
 FFT = {"models.long_conv": fft_conv}
@@ -240,7 +242,8 @@ def measure_memory(name, L):
 
 
 def bench_layers(args):
-    """Rows {layer, L, ms, naive_ms, ratio} and {layer, L, peak_mb}."""
+    """A row for each layer: ms_<L>, naive_ms_<L> and ratio_<L> for each length L, and peak_mb_<L> at
+    --memory-length, None where that process failed."""
     chosen = [
         name for name in LAYERS if not args.only or any(name.lower().startswith(o.lower()) for o in args.only)
     ]
@@ -277,6 +280,9 @@ def bench_layers(args):
             done = subprocess.run(command, capture_output=True, text=True)
             row[f"peak_mb_{args.memory_length}"] = float(done.stdout) if done.returncode == 0 else None
         yield row
+
+
+# ------------------------------------------------------------------------------------------ data
 
 
 def per_second(work, seconds):
@@ -430,7 +436,8 @@ def stand_in(name, examples, options):
 def sample(task, plan, n):
     """(n batches, the longest one) of a plan: evenly spaced from the shortest to the longest, so that their
     mean cost is near that of the whole plan, and in random order."""
-    plan = [index for index in plan if len(index) == len(plan[0])]
+    full = max(map(len, plan))
+    plan = [index for index in plan if len(index) == full]
     plan.sort(key=lambda index: int(task.lengths["train"][index].max()))
     n = min(n, len(plan))
     chosen = [plan[int((i + 0.5) * len(plan) / n)] for i in range(n)]

@@ -3,12 +3,13 @@ no task, no model.
 
 A script does, for each cell of its table (exp_locality.py is the shortest example):
 
-    hp   = column(TABLE, TASKS, task, args)     the paper's column, overridden by the flags that were given
-    task = data.load(task, ...)                 ready tensors
-    run_cell(args, exp, task, hp, build, ...)   skip it if its record exists; else build, fit, record
+    paper = column(TABLE, TASKS, name)     the paper's column ...
+    hp    = paper | overrides(args)        ... overridden by the flags that were given
+    task  = data.load(name, ...)           ready tensors
+    run_cell(args, exp, task, ...)         skip it if its record exists; else build, fit, record
 
-`fit` is the loop. It is called from `run_cell` alone, but stands on its own: a script whose experiment
-is more than one training (self-pretraining) calls open_run, fit and record itself.
+`fit` is the loop. run_cell calls it once; a script whose cell is two trainings (exp_spt.py) calls open_run,
+fit and record itself.
 
 Started by torchrun, the same script trains one cell on all ranks: each computes its share of every batch,
 gradients are summed, the global batch and the record stay what they are on one GPU. Rank 0 alone writes and
@@ -170,8 +171,8 @@ def add_common_flags(parser, tasks):
     table.add_argument("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
     table.add_argument(
         "--set-last-tenth",
-        action="store_const",
-        const=True,
+        action="store_true",
+        default=None,  # not given; see overrides
         help="set the rate of the last 10 %% of the steps to 0.1 x LR, as paper A's code does, also where "
         "plateaus had brought it lower",
     )
@@ -245,6 +246,8 @@ def add_augment_flag(parser, default):
 
 
 def parse_args(parser, argv):
+    """The command line, and what else a run has to know: .git and .argv for its record, .deadline (by
+    time.monotonic). Unless it is for a report, joins torchrun's other processes."""
     args = parser.parse_args(argv)
     if not args.task and args.report is None:
         parser.error("give --task, or --report to print the table")
@@ -285,16 +288,17 @@ def model_rows(hp):
 
 
 def budget(args, hp, paper):
-    """ "paper" when a cell is trained as the paper trained it (`paper` = the table's column), else
-    "reduced"."""
-    return "reduced" if hp != paper or args.limit or args.max_length or args.smoke else "paper"
+    """ "paper" when a cell is trained as the paper trained it (`paper` = the table's column, with all that
+    hp has), else "reduced"."""
+    return "reduced" if hp != paper or args.limit or args.smoke else "paper"
 
 
 # ------------------------------------------------------------------------------------------ machine
 
 
 def resolve_device(name):
-    """ "auto" -> the first of cuda, mps, cpu that is there. Raises UserError for a device that is not."""
+    """ "auto" -> the first of cuda, mps, cpu that is there. For CUDA also sets, for the whole process, what
+    our training needs. Raises UserError for a device that is not there."""
     there = {"cuda": torch.cuda.is_available, "mps": torch.backends.mps.is_available, "cpu": lambda: True}
     if name == "auto":
         name = next(device for device, available in there.items() if available())
@@ -611,7 +615,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
 
     loss_fn     (model, batch) -> (loss, metrics): the loss of a part of a batch as classify_loss
                 defines it, and {name: (sum, count)} with at least "acc"
-    hp          lr, weight_decay, betas, decay, clip, schedule, warmup, set_last_tenth, epochs, batch_size
+    hp          lr, weight_decay, epochs, batch_size; and, where not the default: betas (0.9, 0.98), decay
+                ("weights"), clip (none), schedule ("plateau"; with it set_last_tenth, False; with the others
+                warmup, 0, and horizon, the end of training)
     folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
                 log.jsonl
 
@@ -623,7 +629,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
-    with out_of_memory_advice(model, 1):
+    with out_of_memory_advice(model, batch_size=1):  # no smaller part would help here
         task, model = task.to(device), model.to(device)
     reset_peak(device)  # earlier cells of the same command
     if args.compile:
@@ -637,6 +643,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     # changing the model does not reshuffle the data.
     order, noise = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
     epoch, step, totals, curve, spent = 0, 0, {}, [], 0.0
+    recent = []  # losses since check() last looked, on the device
     state = load_checkpoint(folder / "last.pt", device)
     if state:
         restore(state, model, optimizer, schedule, order, noise)
@@ -647,7 +654,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         torch.manual_seed(seed + 10**9 * rank() + epoch * steps_per_epoch + step)
         totals = {}
     started = saved = time.monotonic()
-    # The time limit counts from the first step: or evaluations alone could use it up, time and again.
+    # No deadline before the first step: a run that is stopped inside an evaluation would be stopped there
+    # again, each time it continues.
     stop, deadline = catch_signals(), math.inf
 
     def save():
@@ -679,7 +687,6 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     def measure(split):
         return evaluate(model, task, split, loss_fn, hp, autocast, args.micro_batch, stop, deadline)
 
-    recent = []
     while epoch < hp["epochs"]:
         order_at_start = order.get_state()  # replays this epoch's plan when the run continues inside it
         plan = task.plan(hp["batch_size"], order, not args.no_bucket)
@@ -712,11 +719,10 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
         train = {name: mean(total) for name, total in sum_totals(totals).items()}
         val = measure("val")
         line = {"epoch": epoch + 1, "lr": learning_rate(optimizer), "train": train, "val": val}
-        best = max((past["val"]["acc"] for past in curve), default=-math.inf)
-        if val["acc"] > best:
-            state = {"model": model.state_dict(), "epoch": epoch + 1, "hp": hp}
-            state["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
-            on_first_rank(save_checkpoint, folder / "best.pt", state)
+        if val["acc"] > max((past["val"]["acc"] for past in curve), default=-math.inf):
+            weights = {"model": model.state_dict(), "epoch": epoch + 1, "hp": hp}
+            weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
+            on_first_rank(save_checkpoint, folder / "best.pt", weights)
         curve.append(line | {"seconds": round(spent + time.monotonic() - started, 1)})
         log = "".join(json.dumps(past) + "\n" for past in curve).encode()
         on_first_rank(write_atomically, folder / "log.jsonl", log)
@@ -794,8 +800,8 @@ def evaluate(model, task, split, loss_fn, hp, autocast, micro_batch, stop, deadl
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches."""
     model.eval()
     totals, stopped = {}, False
-    # As many positions at once as a part of a training batch may have, which memory allows. A CPU gets large
-    # blocks back from the system page by page and zeroed: there 2^16 take up to 1.6 times as long as 2^14.
+    # As many positions at once as a part of a training batch has, for which memory suffices. On a CPU at most
+    # 2^14: 2^16 take up to 1.6 times as long, because large blocks come from the system page by page, zeroed.
     most = (micro_batch or hp["batch_size"]) * task.docs * task.max_length
     if task.test.label.device.type == "cpu":
         most = min(most, 1 << 14)
@@ -873,7 +879,8 @@ def chance(split):
 
 
 def warn_at_chance(curve, task, hp):
-    """Once, after a tenth of the epochs (at least 5): an accuracy that the commonest class alone explains."""
+    """Warn once, after a tenth of the epochs (at least 5), if no accuracy so far was clearly above that of
+    always answering the commonest class."""
     if len(curve) != max(5, hp["epochs"] // 10):
         return
     share = chance(task.val)
@@ -899,7 +906,7 @@ def is_out_of_memory(error):
 
 
 class OutOfMemory(UserError):
-    """With what to do about it."""
+    """Memory ran out; the message says what to do about it."""
 
 
 @contextlib.contextmanager
@@ -947,7 +954,7 @@ SOUND_COMPILER = "2.11"
 
 def require_sound_compiler(device):
     """Raise UserError where --compile is known to compute something else."""
-    if device.type == "cpu" and torch.__version__ < SOUND_COMPILER:
+    if device.type == "cpu" and torch.__version__ < SOUND_COMPILER:  # compares as versions, not as text
         raise UserError(
             f"--compile on a CPU needs torch {SOUND_COMPILER} or newer, older ones compute wrong gradients "
             "of embeddings; leave the flag out"
@@ -1066,7 +1073,8 @@ def set_global_rng(states, device):
 
 
 def make_identity(exp, task, model, cell, seed, hp, limit, data, smoke):
-    """What makes a run this run: two runs with the same identity are the same cell, and only those."""
+    """What makes a run this run: two runs with the same identity are the same cell, and only those.
+    `data` is the content hash."""
     identity = {"exp": exp, "task": task, "model": model, "cell": cell, "seed": seed, "hp": hp}
     identity |= {"limit": limit, "data": data, "smoke": smoke}
     return json.loads(json.dumps(identity))  # tuples -> lists, as in a record
@@ -1170,12 +1178,17 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
         return None
     torch.manual_seed(seed)
     network = build()
-    print(f"\n{folder.name}: {sum(p.numel() for p in network.parameters()):,} parameters", flush=True)
-    print("  " + "  ".join(f"{row} {value}" for row, value in hp.items()), flush=True)
+    announce(folder, network, hp)
     result = fit(network, task, loss_fn, hp, args, folder, seed)
     line = record(args, folder, identity, result, budget(args, hp, paper), task.source)
     print(outcome(args, folder, result, percent(expected and expected / 100)), flush=True)
     return line
+
+
+def announce(folder, model, hp):
+    """The first lines of a training: its run, its size, its recipe."""
+    print(f"\n{folder.name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    print("  " + "  ".join(f"{row} {value}" for row, value in hp.items()), flush=True)
 
 
 def outcome(args, folder, result, paper):
@@ -1222,17 +1235,13 @@ def write_record(args, folder, identity, result, budget, source):
         "run": folder.name,
         "budget": budget,
         **result,
-        "data": source,
+        "data": source,  # of which the identity has the hash alone
         "torch": torch.__version__,
-    }
-    line |= {
         "git": commit,
         "dirty": dirty,
         "argv": args.argv,
         "compile": args.compile or False,
         "micro_batch": args.micro_batch,
-    }
-    line |= {
         "bucket": not args.no_bucket,
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }
@@ -1287,7 +1296,8 @@ def finished_runs(args, task, exps):
     return [
         r
         for r in read_records([args.out / "results.jsonl"])
-        if (r["task"], bool(r.get("smoke"))) == (task, args.smoke)
+        if r["task"] == task
+        and bool(r.get("smoke")) == args.smoke
         and r["exp"] in exps
         and (args.out / r["run"] / "best.pt").exists()
     ]
@@ -1435,22 +1445,26 @@ def terms(record, paper):
     return ", ".join(words + [f"{row} {value}" for row, value in changed.items()])
 
 
-def reduced_table(records, variant, paper, titles):
-    """Runs below the paper's budget: a row for each task and equal terms, a column for each variant
-    that was run.
+def print_reduced(table, records, variant, recipe, titles):
+    """Print the runs below the paper's budget, if there are any: a row for each task and equal terms, a
+    column for each variant that was run.
 
-    variant, paper    {run: heading of its column}, in the order of the columns, and {run: its full recipe}
-    titles            {task: title}, in the order of the rows
+    variant   {run: heading of its column}, in the order of the columns
+    recipe    record -> the paper's full recipe of its cell
+    titles    {task: title}, in the order of the rows
     """
-    labels = [
-        label for label in dict.fromkeys(variant.values()) if label in {variant[r["run"]] for r in records}
-    ]
-    groups = {}
+    records = [r for r in records if r["budget"] == "reduced"]
+    if not records:
+        return
+    used = {variant[r["run"]] for r in records}
+    labels = [label for label in dict.fromkeys(variant.values()) if label in used]
+    tasks, groups = list(titles), {}
     for r in records:
-        group = groups.setdefault((list(titles).index(r["task"]), terms(r, paper[r["run"]])), {})
+        group = groups.setdefault((tasks.index(r["task"]), terms(r, recipe(r))), {})
         group.setdefault(variant[r["run"]], []).append(r)
     rows = [
-        [list(titles.values())[i], words, *(summary(one_recipe(group.get(label, []))) for label in labels)]
+        [titles[tasks[i]], words, *(summary(one_recipe(group.get(label, []))) for label in labels)]
         for (i, words), group in sorted(groups.items())
     ]
-    return markdown(["Task", "trained on", *labels], rows)
+    print(f"### {table} at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
+    print(markdown(["Task", "trained on", *labels], rows) + "\n")

@@ -56,6 +56,14 @@ except ImportError:  # Windows
     fcntl = None
 
 PAD, MASK = 0, 2  # id 1 is CLS in the authors' code and unused in both papers' tables
+PATHFINDER_SIZE = {"pathfinder": 32, "pathx": 128, "pathx256": 256}  # pixels a side
+SHAPES = {  # of each task: arguments of Task
+    "listops": dict(classes=10, vocab=17, first_id=2, max_length=2000),
+    "text": dict(classes=2, vocab=259, first_id=3, max_length=4096),
+    "retrieval": dict(classes=2, vocab=259, first_id=3, max_length=4096, docs=2),
+    "image": dict(classes=10, vocab=259, first_id=3, max_length=1024),
+    **{name: dict(classes=2, vocab=258, first_id=2, max_length=w * w) for name, w in PATHFINDER_SIZE.items()},
+}
 
 
 class DataError(Exception):
@@ -136,20 +144,18 @@ class Task:
     def __post_init__(self):
         # Positions of each example (n,), of a pair the longer document's; on the CPU, where batches are
         # planned.
-        self.lengths = {
-            split: getattr(self, split)
-            .offsets.cpu()
-            .diff()
-            .clamp(max=self.max_length)
-            .view(-1, self.docs)
-            .amax(1)
-            for split in ("train", "val", "test")
-        }
+        self.lengths = {}
+        for name, split in self.splits.items():
+            documents = split.offsets.cpu().diff().clamp(max=self.max_length)
+            self.lengths[name] = documents.view(-1, self.docs).amax(1)
+
+    @property
+    def splits(self):
+        return {"train": self.train, "val": self.val, "test": self.test}
 
     def to(self, device):
-        return replace(
-            self, **{s: Split(*(t.to(device) for t in getattr(self, s))) for s in ("train", "val", "test")}
-        )
+        splits = {name: Split(*(t.to(device) for t in split)) for name, split in self.splits.items()}
+        return replace(self, **splits)
 
     def plan(self, batch_size, order, bucket=True):
         """One training epoch as a list of index tensors that covers every example exactly once.
@@ -199,11 +205,11 @@ class Task:
 
     def padded(self, lengths):
         """Lengths rounded up to a multiple of 64, so that batches come in few shapes."""
-        return (lengths + 63).div(64, rounding_mode="floor").mul(64).clamp(max=self.max_length)
+        return ((lengths + 63) // 64 * 64).clamp(max=self.max_length)
 
     def gather(self, split, index):
         """The examples `index` (B,) of a split as one padded Batch."""
-        tokens, offsets, label = getattr(self, split)
+        tokens, offsets, label = self.splits[split]
         lengths = self.lengths[split][index]  # on the CPU: choosing L must not wait for the device
         length = int(self.padded(lengths.max()))
         index = index.to(tokens.device, non_blocking=True)
@@ -234,18 +240,18 @@ def full_mask(rows, length, device):
 # ------------------------------------------------------------------------------------------ corrupt
 
 
-def corrupt(batch, noise, vocab, mask_id=MASK, rate=0.3, random_share=1 / 3):
-    """Paper A's corruption for denoising: each real position is selected with probability `rate`; of
-    the selected, a `random_share` becomes a random id and the rest MASK. Fresh every time. The clean
-    ids stay in `batch.target`.
+def corrupt(batch, noise, vocab):
+    """Paper A's corruption for denoising: each real position is selected with probability 0.3; of the
+    selected, a third becomes a random id and the rest MASK. Fresh every time. The clean ids stay in
+    `batch.target`.
 
     Random ids are drawn from all ids, specials included, as the authors' code does (paper A, Section 4.2).
     """
     shape, device = batch.tokens.shape, batch.tokens.device
-    selected = (torch.rand(shape, generator=noise, device=device) < rate) & batch.mask
-    random = torch.rand(shape, generator=noise, device=device) < random_share
+    selected = (torch.rand(shape, generator=noise, device=device) < 0.3) & batch.mask
+    random = torch.rand(shape, generator=noise, device=device) < 1 / 3
     ids = torch.randint(vocab, shape, generator=noise, device=device)
-    tokens = torch.where(selected, torch.where(random, ids, mask_id), batch.tokens)
+    tokens = torch.where(selected, torch.where(random, ids, MASK), batch.tokens)
     return batch._replace(tokens=tokens, target=batch.tokens, selected=selected)
 
 
@@ -688,7 +694,7 @@ def extract(archive, folder, wanted, max_bytes):
 LISTOPS_COUNTS = {"train": 96_000, "val": 2_000, "test": 2_000}
 LISTOPS_SYMBOLS = (*"0123456789", "[MAX", "[MED", "[MIN", "[SM", "]")  # symbol = index
 MAX_OP, MED_OP, MIN_OP, SM_OP, CLOSE = range(10, 15)  # symbols; those below MAX_OP are digits
-LISTOPS_FIRST_ID = 2  # id of symbol 0
+LISTOPS_FIRST_ID = SHAPES["listops"]["first_id"]
 LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number the data are others
 
 
@@ -926,18 +932,21 @@ def listops_splits(counts, seed, progress=True):
 
 
 def load_listops(root):
+    """LRA's own files where they are, else our own examples."""
+    places = [top / "listops-1000" for top in release_folders(root)]
+    official = next((place for place in places if place.is_dir()), None)
+
     def make():
         if official:
-            splits = {name: read_listops_tsv(official[0] / f"basic_{name}.tsv") for name in LISTOPS_COUNTS}
+            splits = {name: read_listops_tsv(official / f"basic_{name}.tsv") for name in LISTOPS_COUNTS}
             return splits, {"from": "lra_release"}
         return listops_splits(LISTOPS_COUNTS, seed=0), {"from": "generated", "seed": 0}
 
-    official = [top / "listops-1000" for top in release_folders(root) if (top / "listops-1000").is_dir()]
-    # Under a name of their own, or files put there later would be passed over for what was generated before.
-    # The files may go once they are packed.
+    # The official examples are packed under a name of their own: under the common one, examples that were
+    # generated before would be taken for them. Once packed, their files may go.
     name = "listops-official" if official or is_whole(root / "packed" / "listops-official") else "listops"
     splits, source = packed(root, name, make)
-    return Task("listops", 10, 17, LISTOPS_FIRST_ID, 2000, **splits, source=source)
+    return Task("listops", **SHAPES["listops"], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ text
@@ -981,7 +990,7 @@ def load_text(root):
         return read_imdb(root / "aclImdb"), {"from": "aclImdb"}
 
     splits, source = packed(root, "text", make)
-    return Task("text", 2, 259, 3, 4096, **splits, source=source)
+    return Task("text", **SHAPES["text"], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ retrieval
@@ -993,21 +1002,6 @@ AAN_FILES = {
 }
 AAN_FOLDERS = ("retrieval", "lra_release/lra_release/tsv_data", "lra_release/tsv_data", "tsv_data", ".")
 AAN_MAX_ROW = 64 << 20  # bytes; a row holds two whole papers
-
-
-def require(names, root, smoke=False, augment=None):
-    """Raise DataError now, not after hours of other tasks, where one of the tasks `names` has no such
-    augmentation, or can only be had by asking for it (Retrieval)."""
-    for name in names:
-        require_images(name, augment)
-    if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
-        find_aan(root)
-
-
-def require_images(name, augment):
-    """Raise DataError for an augmentation that would stand in the record without effect."""
-    if augment in ("flip", "d4") and name not in ("image", *PATHFINDER_SIZE):
-        raise DataError(f"--augment {augment} is for grey images; {name} has none, leave the flag out")
 
 
 def find_aan(root):
@@ -1138,7 +1132,7 @@ def load_retrieval(root):
         return splits, {"from": "lra_release"}
 
     splits, source = packed(root, "retrieval", make)
-    return Task("retrieval", 2, 259, 3, 4096, **splits, source=source, docs=2)
+    return Task("retrieval", **SHAPES["retrieval"], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ image
@@ -1201,7 +1195,7 @@ def load_image(root):
     splits = {name: image_split(rgb[i], label[i]) for name, i in index.items()}
     source = {"from": "cifar-10-batches-bin", "official": mean == OFFICIAL_CIFAR_MEAN, "hash": digest}
     source["counts"] = {name: len(split.label) for name, split in splits.items()}
-    return Task("image", 10, 259, 3, 1024, **splits, source=source, rgb=np.ascontiguousarray(rgb[train]))
+    return Task("image", **SHAPES["image"], **splits, source=source, rgb=np.ascontiguousarray(rgb[train]))
 
 
 def paper_augmentation():
@@ -1330,8 +1324,6 @@ def square(tokens):
 
 # ------------------------------------------------------------------------------------------ pathfinder
 
-PATHFINDER_SIZE = {"pathfinder": 32, "pathx": 128, "pathx256": 256}
-
 
 def load_pathfinder(root, name, levels):
     """Official PNG folders where they are (under any of the names the archive's layouts give them),
@@ -1359,7 +1351,7 @@ def load_pathfinder(root, name, levels):
             "hash": hashlib.sha256("".join(hashes.values()).encode()).hexdigest(),
         }
         source["counts"] = {split: len(s.label) for split, s in splits.items()}
-    return Task(name, 2, 258, 2, size * size, **splits, source=source)
+    return Task(name, **SHAPES[name], **splits, source=source)
 
 
 def pathfinder_splits(sets):
@@ -1506,8 +1498,25 @@ def load(
     if name == "image" or name in PATHFINDER_SIZE:
         transforms += {"flip": [flip_images], "d4": [dihedral_images]}.get(augment, [])
     if denoise:
+        if task.first_id <= MASK:
+            raise DataError(f"denoising is for the texts: in {name} the id {MASK} is a symbol, not the mask")
         transforms.append(lambda batch, noise: corrupt(batch, noise, task.vocab))
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None, seed=seed)
+
+
+def require(names, root, smoke=False, augment=None):
+    """Raise DataError now, not after hours of other tasks, where `augment` does not fit one of the tasks
+    `names`, or where Retrieval is not in `root`: it is fetched only when asked for."""
+    for name in names:
+        require_images(name, augment)
+    if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
+        find_aan(root)
+
+
+def require_images(name, augment):
+    """Raise DataError for an augmentation that would stand in the record without effect."""
+    if augment in ("flip", "d4") and name not in ("image", *PATHFINDER_SIZE):
+        raise DataError(f"--augment {augment} is for grey images; {name} has none, leave the flag out")
 
 
 def technique_rows(name, techniques="yes"):
@@ -1549,34 +1558,29 @@ def limited(task, limit):
 
 def smoke_task(name):
     """The stand-in of a task: a few hundred examples, from the real generator where there is one."""
+    generated = name == "listops" or name in PATHFINDER_SIZE
     if name == "listops":
         splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1, progress=False)
-        shape = dict(classes=10, vocab=17, first_id=LISTOPS_FIRST_ID, max_length=2000)
     elif name in PATHFINDER_SIZE:
         size, n = PATHFINDER_SIZE[name], 300 if name == "pathfinder" else 40
         block = pathfinder.generate_block(size, "easy", seed=1, block=0, n=n)
+        # Easy images, called "hard" because that is the set which all three splits are cut from.
         splits = pathfinder_splits({"hard": (block.images.reshape(n, -1), block.label)})
-        shape = dict(classes=2, vocab=258, first_id=2, max_length=size * size)
-    elif name == "image":
-        splits = smoke_image()
-        shape = dict(classes=10, vocab=259, first_id=3, max_length=1024)
     else:
-        splits = smoke_text(docs=2 if name == "retrieval" else 1)
-        shape = dict(classes=2, vocab=259, first_id=3, max_length=4096, docs=2 if name == "retrieval" else 1)
-    generated = name == "listops" or name in PATHFINDER_SIZE
-    if not generated:
+        splits = smoke_image() if name == "image" else smoke_text(SHAPES[name].get("docs", 1))
         print(f"smoke: {name} is a small synthetic stand-in whose label is spread over the whole sequence")
     source = {"from": "generated" if generated else "stand-in"}
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
-    source["hash"] = content_hash({split: tuple(t.numpy() for t in s) for split, s in splits.items()})
-    return Task(name, **shape, **splits, source=source)
+    source["hash"] = content_hash(splits)
+    return Task(name, **SHAPES[name], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ look inside
 
 
 def is_present(name, root):
-    """Whether load(name, root) would neither fetch nor generate (of Pathfinder, the hard set)."""
+    """Whether a task is ready in `root`: packed, generated (of Pathfinder, the hard set), or for Image
+    unpacked. Official files that are still to be packed do not count."""
     if name == "image":
         return (root / "cifar-10-batches-bin").is_dir()
     folders = [root / "packed" / name, root / "packed" / f"{name}-official"]
@@ -1587,28 +1591,29 @@ def is_present(name, root):
 
 def check(name, root):
     """Facts about a task as {heading: text}: what to compare before trusting an accuracy."""
-    whole = all((root / f"pathfinder32-{level}").exists() for level in pathfinder.FOLDERS)
-    task = load(name, root, augment="none", levels="all" if whole else "hard")
-    splits = {split: getattr(task, split) for split in ("train", "val", "test")}
+    three = is_whole(root / "packed" / "pathfinder-all") or all(
+        is_whole(root / f"pathfinder32-{level}") for level in pathfinder.FOLDERS
+    )
+    task = load(name, root, augment="none", levels="all" if three else "hard")
     shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
     lengths = torch.cat(list(task.lengths.values())).double()
+    symbols = torch.cat([split.tokens.unique() for split in task.splits.values()]).unique()
     seen, repeated = set(), []
-    for split, (tokens, offsets, _) in splits.items():
-        bounds, symbols = offsets[:: task.docs].tolist(), tokens.numpy()
-        keys = [hashlib.blake2b(symbols[a:b], digest_size=16).digest() for a, b in zip(bounds, bounds[1:])]
+    for split, (tokens, offsets, _) in task.splits.items():
+        bounds, content = offsets[:: task.docs].tolist(), tokens.numpy()
+        keys = [hashlib.blake2b(content[a:b], digest_size=16).digest() for a, b in zip(bounds, bounds[1:])]
         if split != "train":
             repeated.append(f"{sum(key in seen for key in keys)} of {split}")
         seen.update(keys)
-    majority = int(torch.bincount(task.train.label).argmax())
-    baselines = {"majority": (task.test.label == majority).double().mean()}
+    baselines = {"majority": (task.test.label == shares.argmax()).double().mean()}
     if name == "listops":
         baselines["root rule"] = root_rule_accuracy(task)
     return {
         "task": name,
         "from": task.source["from"],
-        "train / val / test": " / ".join(f"{len(split.label):,}" for split in splits.values()),
+        "train / val / test": " / ".join(f"{len(split.label):,}" for split in task.splits.values()),
         "class shares of train %": f"{100 * shares.min():.1f} to {100 * shares.max():.1f}",
-        "symbols": str(len(torch.unique(torch.cat([split.tokens.unique() for split in splits.values()])))),
+        "symbols": str(len(symbols)),
         "positions min / median / max": f"{lengths.min():.0f} / {lengths.median():.0f} / {lengths.max():.0f}",
         "already in an earlier split": ", ".join(repeated),
         "test accuracy of baselines %": ", ".join(f"{k} {100 * v:.1f}" for k, v in baselines.items()),
@@ -1728,7 +1733,7 @@ def show_lengths(plt, task):
     """Histogram of document lengths in bytes, cut at the task's maximum."""
     figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
     for split, colour in (("train", "#0072B2"), ("test", "#D55E00")):
-        lengths = getattr(task, split).offsets.diff()
+        lengths = task.splits[split].offsets.diff()
         axis.hist(
             lengths.numpy(), 64, histtype="step", color=colour, label=f"{split} ({len(lengths):,} documents)"
         )
@@ -1786,23 +1791,21 @@ def main(argv=None):
 
 def attend_to(name, args):
     """Do for one task what the command line asks."""
-    fetched = args.fetch and name in ("text", "image", "retrieval")
-    if args.check and is_present(name, args.data_dir):
-        facts = check(name, args.data_dir)
-        print("\n".join(f"{heading:30} {text}" for heading, text in facts.items()) + "\n")
+    root = args.data_dir
+    if args.check and not is_present(name, root):
+        print(f"{name} is not in {root}\n")
     elif args.check:
-        print(f"{name} is not in {args.data_dir}\n")
-    if args.show:
-        path = args.data_dir / f"{name}.png"
-        show(name, args.data_dir, path)
+        print("\n".join(f"{heading:30} {text}" for heading, text in check(name, root).items()) + "\n")
+    elif args.show:
+        path = root / f"{name}.png"
+        show(name, root, path)
         print(path)
-    if args.fetch and not fetched:
+    elif args.fetch and name not in ("text", "image", "retrieval"):
         print(f"{name}: nothing to fetch, --prepare generates it")
-    # load() never starts the 8.2 GB by itself; the others it fetches.
-    if fetched and name == "retrieval":
-        fetch_retrieval(args.data_dir, keep_archive=args.keep_archive)
-    if fetched or args.prepare:
-        task = load(name, args.data_dir)
+    else:
+        if args.fetch and name == "retrieval":  # load() never starts the 8.2 GB by itself
+            fetch_retrieval(root, keep_archive=args.keep_archive)
+        task = load(name, root)
         where, digest = task.source["from"], task.source["hash"][:12]
         print(f"{name}: {task.source['counts']} from {where}, hash {digest}")
 

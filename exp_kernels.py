@@ -26,7 +26,7 @@ import torch
 import common
 import data
 import models
-from common import compared, markdown, percent, reduced_table
+from common import compared, markdown, percent
 
 # fmt: off
 # Table 6: gMLP. Columns in the paper's order. Its activation, GELU, is the block's own.
@@ -232,6 +232,7 @@ def state_matrices(block):
 
 
 def state_profile(pole, B, C, L):
+    """kernel_profile() of what state_matrices() returns: pole (P,), B (P, H), C (H, P or 2 P), complex128."""
     powers = torch.exp(pole.unsqueeze(1) * torch.arange(L))
     far = np.geomspace(32, L - 1, 30) if L > 33 else []
     distances = np.unique(np.concatenate([np.arange(min(L, 32)), np.round(far)]).astype(int))
@@ -261,9 +262,12 @@ SMOKE = dict(
 
 def smoke_rows(hp, name):
     rows = {row: value for row, value in SMOKE.items() if row in hp}
-    rows |= {"augment": "none"} if name == "image" else {}  # AutoAugment would need torchvision
-    rows |= {"max_length": 256} if name in ("text", "retrieval") else {}
-    return rows | {"epochs": {"image": 3, "text": 3, "retrieval": 10}.get(name, SMOKE["epochs"])}
+    special = dict(
+        image={"augment": "none", "epochs": 3},  # AutoAugment would need torchvision
+        text={"max_length": 256, "epochs": 3},
+        retrieval={"max_length": 256, "epochs": 10},
+    )
+    return rows | special.get(name, {})
 
 
 def run_cell(args, name, model, seed):
@@ -273,19 +277,19 @@ def run_cell(args, name, model, seed):
     if model != "gmlp" and hp["lr"] < paper["lr"]:
         paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
     task = data.load_recipe(name, args, hp, seed)
-    printed = TABLE3.get(label(model, techniques))
+    row = label(model, techniques)
     common.run_cell(
         args,
-        "kernels",
-        task,
-        model,
-        {"techniques": techniques},
-        hp,
-        paper,
-        lambda: build(task, hp),
-        common.multitask_loss,
-        seed,
-        printed and printed[TASKS6.index(name)],
+        exp="kernels",
+        task=task,
+        model=model,
+        cell={"techniques": techniques},
+        hp=hp,
+        paper=paper,
+        build=lambda: build(task, hp),
+        loss_fn=common.multitask_loss,
+        seed=seed,
+        expected=TABLE3[row][TASKS6.index(name)] if row in TABLE3 else None,
     )
 
 
@@ -314,14 +318,20 @@ def report(args):
         "ours has all 60. Rates may be below a recipe's where a run did not converge (Appendix A.2).\n"
         "Ours: mean ± standard deviation over n seeds; — = not run. An average needs all five.\n"
     )
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    if reduced:
-        print("### Table 3 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
-        recipes = {r["run"]: recipe(r["model"], r["task"], r["cell"]["techniques"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
+    common.print_reduced(
+        "Table 3",
+        records,
+        variant,
+        lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"]),
+        data.TITLES,
+    )
 
 
 # ------------------------------------------------------------------------------------------ kernels
+
+
+PATHX_WIDTH = 128  # of its images, in positions
+WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
 
 
 def figure_kernels(args, chosen):
@@ -337,7 +347,8 @@ def figure_kernels(args, chosen):
             if run:
                 panels.append((f"trained, {run['test_acc']:.1%}", state["arguments"], state["model"]))
             else:
-                hp = recipe(model, name) | (smoke_rows(recipe(model, name), name) if args.smoke else {})
+                hp = recipe(model, name)
+                hp |= smoke_rows(hp, name) if args.smoke else {}
                 panels.append(("at initialisation", model_rows(hp), None))
         draw_kernels(args, name, data.TITLES[name], panels)
 
@@ -356,10 +367,6 @@ def draw_kernels(args, name, title, panels):
     print(f"### Kernels, {title}\n\nShare of the kernel's energy within k positions, in %\n")
     print(markdown(["Model", "Kernels", *(f"k = {k}" for k in WITHIN)], rows) + "\n")
     plot(drawn, title, args.out / f"kernels-{name}.png")
-
-
-PATHX_WIDTH = 128  # of its images, in positions
-WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
 
 
 def energy_row(model, which, profiles):
@@ -412,9 +419,11 @@ def blocks_of(arguments, weights=None):
     return blocks.eval()
 
 
-def plot(panels, task, path):
+def plot(panels, heading, path):
     """Figure 4: K_max, the largest absolute tap over channels and directions, against distance, relative to
     the largest of all layers at the start; one panel for each model.
+
+    panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
 
     deviation: every layer, where the paper shows each second; its scales are lost, ours are logarithmic, but
     Path-X's distance is linear and marked at the rows of the image.
@@ -454,7 +463,7 @@ def plot(panels, task, path):
     for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
         axis.set_xlabel("distance |lag| (positions)")
         axis.xaxis.set_tick_params(labelbottom=True)
-    title = f"How far the convolution kernels reach (all channels, both directions)\n{task}"
+    title = f"How far the convolution kernels reach (all channels, both directions)\n{heading}"
     figure.suptitle(title, fontsize=10)  # a run's name is long
     common.save_figure(figure, path)
 
@@ -463,6 +472,8 @@ def plot(panels, task, path):
 
 
 class FigureNeedsNoTask(argparse.Action):
+    """--figure; without --task it is about Image."""
+
     def __call__(self, parser, args, value, option=None):
         args.figure, args.task = value, args.task or ["image"]
 
@@ -483,7 +494,8 @@ def main(argv=None):
         "--figure",
         choices=("kernels",),
         action=FigureNeedsNoTask,
-        help="draw the kernels of the best finished runs and at initialisation, train nothing",
+        help="draw the kernels of the best finished runs and at initialisation, train nothing (of Image, "
+        "unless --task says otherwise)",
     )
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt"

@@ -115,8 +115,7 @@ def train_smoke_model(args, task):
     """A model for Figures 2 and 3."""
 
     def build():
-        sizes = {row: SMOKE[row] for row in ("block", "depth", "d_model", "d_ff", "position")}
-        return models.SequenceModel(vocab=task.vocab, classes=task.classes, **sizes)
+        return models.SequenceModel(vocab=task.vocab, classes=task.classes, **common.model_rows(SMOKE))
 
     hp = SMOKE | common.overrides(args)
     common.run_cell(
@@ -288,7 +287,7 @@ def plot_breakdown(roots, labels, predicted, name, path):
 def draw(args, task, figures):
     if 1 in figures:
         plot_labels(label_counts(task.train), args.out / "listops-figure1.png")
-    if 1 == max(figures):
+    if max(figures) == 1:
         return
     name, model = trained_model(args)
     if model is None:

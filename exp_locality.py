@@ -20,7 +20,7 @@ from statistics import mean
 import common
 import data
 import models
-from common import markdown, one_recipe, percent, reduced_table, summary
+from common import markdown, one_recipe, percent, summary
 
 # fmt: off
 # Table 7: the convolutional model. Columns in the paper's order.
@@ -91,20 +91,19 @@ def run_cell(args, name, kernel, seed):
     paper = recipe(name) | {"kernel": kernel}
     hp = paper | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
-    expected = TABLE1[kernel][TASKS7.index(name)] if kernel in TABLE1 else None
     print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side")
     common.run_cell(
         args,
-        "locality",
-        task,
-        "conv",
-        {"kernel": kernel},
-        hp,
-        paper,
-        lambda: build(task, hp),
-        common.multitask_loss,
-        seed,
-        expected,
+        exp="locality",
+        task=task,
+        model="conv",
+        cell={"kernel": kernel},
+        hp=hp,
+        paper=paper,
+        build=lambda: build(task, hp),
+        loss_fn=common.multitask_loss,
+        seed=seed,
+        expected=TABLE1[kernel][TASKS7.index(name)] if kernel in TABLE1 else None,
     )
 
 
@@ -120,12 +119,8 @@ def report(args):
     print("### Table 1, as the paper ran it\n")
     print("Test accuracy in %, ours / paper (share of MEGA's accuracy: ours / paper)\n")
     print(full_table(full) + "\n")
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    if reduced:
-        print("### Table 1 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
-        variant = {r["run"]: f"K={r['cell']['kernel']}" for r in reduced}
-        recipes = {r["run"]: recipe(r["task"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
+    variant = {r["run"]: f"K={r['cell']['kernel']}" for r in records}
+    common.print_reduced("Table 1", records, variant, lambda r: recipe(r["task"]), data.TITLES)
     plot(records, args.out / "table1.png")
 
 

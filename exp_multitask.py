@@ -23,7 +23,7 @@ from itertools import product
 import common
 import data
 import models
-from common import compared, markdown, reduced_table
+from common import compared, markdown
 
 # fmt: off
 # Table 5: the Transformer. Columns in the paper's order, which is not that of its other tables.
@@ -141,16 +141,16 @@ def run_cell(args, name, model, seed):
     label = LABELS[model, techniques]
     common.run_cell(
         args,
-        "multitask",
-        task,
-        model,
-        {"techniques": techniques},
-        hp,
-        paper,
-        lambda: build(task, hp),
-        common.multitask_loss,
-        seed,
-        TABLE2[label][COLUMNS.index(name)] if label in TABLE2 else None,
+        exp="multitask",
+        task=task,
+        model=model,
+        cell={"techniques": techniques},
+        hp=hp,
+        paper=paper,
+        build=lambda: build(task, hp),
+        loss_fn=common.multitask_loss,
+        seed=seed,
+        expected=TABLE2[label][COLUMNS.index(name)] if label in TABLE2 else None,
     )
 
 
@@ -174,11 +174,13 @@ def report(args):
         "deviation over n seeds, test accuracy at the best validation epoch; — = not run. An average needs\n"
         "all five. Path-X was not run in the paper. MEGA's rate may be below its recipe's (Appendix A.2).\n"
     )
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    if reduced:
-        print("### Table 2 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
-        paper = {r["run"]: recipe(r["model"], r["task"], r["cell"]["techniques"]) for r in reduced}
-        print(reduced_table(reduced, variant, paper, data.TITLES) + "\n")
+    common.print_reduced(
+        "Table 2",
+        records,
+        variant,
+        lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"]),
+        data.TITLES,
+    )
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -21,7 +21,7 @@ from itertools import product
 
 import common
 import data
-from common import compared, markdown, reduced_table
+from common import compared, markdown
 from exp_multitask import COLUMNS, build, recipe, smoke_rows
 
 # The hyper-parameters are those of Table 5, whatever the position: exp_multitask.recipe.
@@ -65,19 +65,19 @@ def run_cell(args, name, position, seed):
     paper = variant_recipe(name, **cell)
     hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
-    printed = COLUMNS4.index(key) if (key := tuple(cell.values())) in COLUMNS4 else None
+    column = tuple(cell.values())
     common.run_cell(
         args,
-        "positional",
-        task,
-        "transformer",
-        cell,
-        hp,
-        paper,
-        lambda: build(task, hp),
-        common.multitask_loss,
-        seed,
-        None if printed is None else TABLE4[name][printed],
+        exp="positional",
+        task=task,
+        model="transformer",
+        cell=cell,
+        hp=hp,
+        paper=paper,
+        build=lambda: build(task, hp),
+        loss_fn=common.multitask_loss,
+        seed=seed,
+        expected=TABLE4[name][COLUMNS4.index(column)] if column in COLUMNS4 else None,
     )
 
 
@@ -109,16 +109,15 @@ def report(args):
         "two is which from the text around it. Rotary with techniques is Table 2's Transformer ‡, and runs\n"
         "of exp_multitask count here. — = not run. An average needs all five. Path-X was not run.\n"
     )
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    if reduced:
-        print("### Table 4 at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
-        recipes = {r["run"]: variant_recipe(r["task"], **r["cell"]) for r in reduced}
-        print(reduced_table(reduced, variant, recipes, data.TITLES) + "\n")
+    common.print_reduced(
+        "Table 4", records, variant, lambda r: variant_recipe(r["task"], **r["cell"]), data.TITLES
+    )
 
 
 def same_run(record):
     """What two records share that are one and the same training, whichever script did it."""
-    return json.dumps([record[k] for k in ("task", "seed", "limit", "hp")], sort_keys=True)
+    shared = [record[k] for k in ("task", "seed", "limit", "hp")]
+    return json.dumps([*shared, record["data"]["hash"]], sort_keys=True)
 
 
 # ------------------------------------------------------------------------------------------ command line

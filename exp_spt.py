@@ -26,6 +26,7 @@ epochs, hence of steps:
 
 import argparse
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -112,7 +113,7 @@ DLR = dict(
     epochs_pretrain = (     100,    32,       20,   200,      200,    50,   None,   None),
 )
 # Not in paper B: sizes of paper A's MEGA and gMLP, everything else as for the rotary Transformer.
-RECIPE = ("pooling", "head", "weight_decay", "warmup", "epochs", "warmup_pretrain", "epochs_pretrain")
+SHARED_ROWS = ("pooling", "head", "weight_decay", "warmup", "epochs", "warmup_pretrain", "epochs_pretrain")
 MEGA = dict(
     depth           = (       6,     4,        6,     8,        6,  None,   None,   None),
     d_model         = (      80,   128,      128,   160,      128,  None,   None,   None),
@@ -121,13 +122,13 @@ MEGA = dict(
     norm            = ( "layer", "scale", "scale", "batch", "batch", None,  None,   None),
     prenorm         = (   False, False,    False,  True,     True,  None,   None,   None),
     truncation      = (    1024,  1024,     1024,  1024,     1024,  None,   None,   None),
-) | {row: ROTARY[row] for row in RECIPE}
+) | {row: ROTARY[row] for row in SHARED_ROWS}
 GMLP = dict(
     depth           = (       6,     6,        6,    10,        6,  None,   None,   None),
     d_model         = (     128,   128,      128,   128,      128,  None,   None,   None),
     d_hidden        = (     256,   256,      256,   256,      256,  None,   None,   None),
     channels        = (       4,     2,        2,     2,        2,  None,   None,   None),
-) | {row: ROTARY[row] for row in RECIPE}
+) | {row: ROTARY[row] for row in SHARED_ROWS}
 
 # Tables 4 to 6, what the paper's grid search chose: (model, initialisation, objective) -> learning rates and
 # batch sizes of the fine-tuning and of the pretraining. The Transformers' batch sizes are lost; 32 is one of
@@ -434,10 +435,10 @@ def transfer(model, weights):
         )
 
 
-def draw_all(model, std=0.1):
+def draw_all(model):
     """The random-initialisation arm: every parameter, norms and state spaces included, from N(0, 0.1^2)."""
     for p in model.parameters():
-        nn.init.normal_(p, std=std)
+        nn.init.normal_(p, std=0.1)
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -483,7 +484,8 @@ def arguments(task, cell, hp, pretraining):
         found |= {"block": "transformer", "activation": "gelu"}
     if cell.model == "s4":
         found["tie_dropout"] = True
-    if cell.model in ("transformer", "s4", "mega", "gmlp"):  # the Transformer's sinusoids at once, not as met
+    # The Transformer's table of sinusoids has its full length from the start.
+    if cell.model in ("transformer", "s4", "mega", "gmlp"):
         found["max_length"] = task.max_length // channels
     return found
 
@@ -546,7 +548,7 @@ def recipe(name, cell, args=None):
     rows = ("lr", "weight_decay", "lr_pretrain", "epochs_pretrain", "max_length")
     hp |= {row: given[row] for row in rows if row in given}
     if given.get("augment") in ("flip", "d4"):
-        hp["augment"] = args.augment
+        hp["augment"] = given["augment"]
     if batch:
         hp |= {"batch_size": batch, "batch_pretrain": batch}
 
@@ -559,10 +561,11 @@ def recipe(name, cell, args=None):
         hp["epochs_pretrain"] = min(max(1, round(cell.share * total)), total - 1)
         hp["epochs"] = total if alone else total - hp["epochs_pretrain"]
     elif "epochs" in given:
-        hp["epochs"] = args.epochs
+        hp["epochs"] = given["epochs"]
     elif cell.objective == "multitask":  # as much as both halves together
         hp["epochs"] += hp["epochs_pretrain"]
     horizon = hp.pop("horizon", None)
+    # Nothing reads "objective" and "ratio": they are here because they make a pretraining what it is.
     first = {row: hp.pop(f"{row}_pretrain") for row in ("lr", "epochs", "warmup")}
     first["batch_size"] = hp.pop("batch_pretrain")
     first = hp | first | {"schedule": "constant", "objective": cell.objective}
@@ -574,7 +577,7 @@ def recipe(name, cell, args=None):
 def shorter_warmup(hp, task):
     """deviation: the warm-up never takes more than a quarter of the steps. At the paper's budgets it takes
     less, but Table 8's shares of Text would leave a phase that ends within its warm-up."""
-    steps = -(-len(task.train.label) // hp["batch_size"]) * hp["epochs"]
+    steps = math.ceil(len(task.train.label) / hp["batch_size"]) * hp["epochs"]
     return hp | {"warmup": min(hp["warmup"], steps // 4)}
 
 
@@ -598,25 +601,23 @@ def load(args, name, cell, augment):
     # examples, since the paper fixes the steps of pretraining and fine-tunes until nothing changes.
     n = len(task.train.label)
     kept = data.fixed_order(n)[: max(1, round(cell.fraction * n))]
-    return replace(task, train=data.select(task.train, kept.repeat(-(-n // len(kept)))[:n], task.docs))
+    return replace(task, train=data.select(task.train, kept.repeat(math.ceil(n / len(kept)))[:n], task.docs))
 
 
 def colour_images(root, limit, max_length, smoke):
     """sCIFAR: the images of the task "image" with three symbols, R, G and B, per position."""
     grey = data.load("image", root, augment="none", max_length=max_length, smoke=smoke)
     if smoke:  # the grey stand-in, tinted
-        splits = {
-            s: getattr(grey, s).tokens.view(-1, 1) // torch.tensor([1, 2, 3], dtype=torch.uint8)
-            for s in ("train", "val", "test")
-        }
+        tint = torch.tensor([1, 2, 3], dtype=torch.uint8)
+        pixels = {s: split.tokens.view(-1, 1) // tint for s, split in grey.splits.items()}
     else:
         rgb, _ = data.read_cifar(root / "cifar-10-batches-bin")
         order = data.fixed_order(50_000).numpy()
         index = dict(train=order[:45_000], val=order[45_000:], test=slice(50_000, None))
-        splits = {s: torch.from_numpy(rgb[i]) for s, i in index.items()}
+        pixels = {s: torch.from_numpy(rgb[i]) for s, i in index.items()}
     splits = {
-        s: getattr(grey, s)._replace(tokens=rgb.reshape(-1), offsets=3 * getattr(grey, s).offsets)
-        for s, rgb in splits.items()
+        s: split._replace(tokens=pixels[s].reshape(-1), offsets=3 * split.offsets)
+        for s, split in grey.splits.items()
     }
     colours = replace(grey, name="scifar", max_length=3072, **splits)
     return colours if limit is None else data.limited(colours, limit)
@@ -624,13 +625,8 @@ def colour_images(root, limit, max_length, smoke):
 
 def unlabelled(task):
     """The task without its labels (their place holds the example's number): pretraining cannot use them."""
-    return replace(
-        task,
-        **{
-            s: getattr(task, s)._replace(label=torch.arange(len(getattr(task, s).label)))
-            for s in ("train", "val", "test")
-        },
-    )
+    splits = {s: split._replace(label=torch.arange(len(split.label))) for s, split in task.splits.items()}
+    return replace(task, **splits)
 
 
 def pretrain(args, task, cell, hp, budget, seed):
@@ -653,7 +649,7 @@ def pretrain(args, task, cell, hp, budget, seed):
     )
     torch.manual_seed(seed)
     model = build(task, cell, hp, pretraining=True)
-    announce(folder, model, hp)
+    common.announce(folder, model, hp)
     result = common.fit(model, task, pretraining_loss(task, cell), hp, args, folder, seed)
     result["train_curve"] = curve(folder)
     common.record(args, folder, identity, result, budget, task.source)
@@ -686,7 +682,7 @@ def run_cell(args, name, cell, seed):
         transfer(model, common.load_checkpoint(before / "best.pt", "cpu")["model"])
     if cell.objective == "multitask":
         task = replace(task, transforms=[*task.transforms, partial(multitask, task=task)])
-    announce(folder, model, hp)
+    common.announce(folder, model, hp)
     result = common.fit(model, task, classification_loss(task, cell), hp, args, folder, seed)
     result["train_curve"] = curve(folder)
     if before:
@@ -695,11 +691,6 @@ def run_cell(args, name, cell, seed):
     expected = paper_number(name, cell)
     print(common.outcome(args, folder, result, shown(expected)), flush=True)
     return line
-
-
-def announce(folder, model, hp):
-    print(f"\n{folder.name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
-    print("  " + "  ".join(f"{row} {value}" for row, value in hp.items()), flush=True)
 
 
 def curve(folder):
@@ -787,6 +778,7 @@ def results_table(title, records, rows, columns, literature):
     section(title, ["Model", *(data.TITLES.get(name, name) for name in columns)], lines)
 
 
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
 BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
     "Transformer, LRA mean\n(Tay size; rotary)": ("mean", ("transformer", "none"), ("rotary", "masked")),
     "S4\nLRA mean": ("mean", ("s4", "none"), ("s4", "masked")),
@@ -795,6 +787,7 @@ BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
 
 
 def figure1(args, records):
+    """Tables 1 and 2, and the bars of Figure 1."""
     columns = (*MEAN6, "mean")
     rows = TABLE1 | {("transformer", "multitask"): (None,) * 7}
     others = {label: row for label, row in LITERATURE.items() if "MEGA" not in label}
@@ -813,6 +806,7 @@ def figure1(args, records):
 
 
 def figure2(args, records):
+    """Table 7, and the bars of Figure 2."""
     rows, bars = [], {}
     for (model, init, objective), paper in TABLE7.items():
         cell = Cell(model, objective, init)
@@ -830,6 +824,7 @@ def figure2(args, records):
 
 
 def figure3(args, records):
+    """Figure 3: our points as a table and as curves."""
     rows, curves, gains = [], {}, {}  # {(task, objective): {fraction: accuracy}}, {task: {fraction: gain}}
     for name, fraction in product(DATA_SCALE, FRACTIONS):
         line = [data.TITLES[name], f"{100 * fraction:g} %"]
@@ -857,7 +852,7 @@ def figure3(args, records):
         right.plot(list(line), list(line.values()), color=colour, marker="o", label=data.TITLES[name])
     left.set(title="S4 at several data scales", ylabel="test accuracy (%)")
     right.set(title="Gain of self-pretraining", ylabel="relative gain over scratch (%)")
-    right.axhline(0, color="0.6", linewidth=0.8)
+    right.axhline(0, color=GREY, linewidth=0.8)
     for axis in (left, right):
         axis.set(xlabel="share of the training examples (%)", xscale="log", xlim=(0.004, 1.3))
         axis.set_xticks(FRACTIONS, [f"{100 * f:g}" for f in FRACTIONS])
@@ -868,7 +863,7 @@ def figure3(args, records):
 
 
 def figure4(args, records):
-    """The kernels of S4 before fine-tuning are exp_kernels' business; here stands where they lie."""
+    """Figure 4, kernels before fine-tuning, is drawn by exp_kernels.py: print the commands."""
     print("### Figure 4: kernels of the pretrained S4\n")
     found = [r for name in TASKS for r in pick(records, name, Cell("s4", "masked"))]
     for r in found:
@@ -880,6 +875,7 @@ def figure4(args, records):
 
 
 def figure5(args, records):
+    """Table 8, and the curves of Figure 5."""
     rows = [
         [data.TITLES[name], NAMES[model], total, *(both(tied(records, name, model, s), None) for s in SHARES)]
         for (name, total), model in product(TIED.items(), ("transformer", "s4"))
@@ -934,8 +930,8 @@ def report_rows(title, records):
     for r in records:
         hp, cell, first = r["hp"], r["cell"], r["hp"].get("pretrain")
         before = first.get("epochs", r["epochs"]) if first else 0
-        share = f" x {cell['fraction']:g}" if cell.get("fraction") else ""
-        terms = [f"{r['limit'] or 'all'} examples{share}", f"{before + r['epochs']} epochs in all"]
+        fraction = f" x {cell['fraction']:g}" if cell.get("fraction") else ""
+        terms = [f"{r['limit'] or 'all'} examples{fraction}", f"{before + r['epochs']} epochs in all"]
         terms += unofficial(r)
         terms += [f"{hp['max_length']} bytes"] if hp.get("max_length") else []
         terms += [f"augment {hp['augment']}"] if hp["augment"] != "none" else []
@@ -958,9 +954,6 @@ def report_rows(title, records):
     header = ["Task", "Model", "trained on", *(NAMES[objective] for objective in OBJECTIVES)]
     if rows:
         section(f"{title}\n\nOurs only; compare only inside one row", header, rows)
-
-
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
 
 
 def bar_figure(args, number, bars, arms, title, bottom):
@@ -997,7 +990,7 @@ SECTIONS = {1: figure1, 2: figure2, 3: figure3, 4: figure4, 5: figure5}
 
 # ------------------------------------------------------------------------------------------ command line
 
-# What --figure runs; a flag that is given goes before.
+# What --figure runs; a flag that is given replaces its row.
 FIGURES = {
     1: dict(task=(*MEAN6, "pathx256"), model=("transformer", "rotary", "s4"), objective=("none", "masked")),
     2: dict(task=TASKS4, model=("s4", "dlr"), objective=("none", "masked"), init=("structured", "random")),
@@ -1007,14 +1000,14 @@ FIGURES = {
 }
 
 
-def fraction(text):
+def fraction_flag(text):
     value = common.positive_float(text)
     if value > 1:
         raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text!r}")
     return value
 
 
-def share(text):
+def share_flag(text):
     value = common.non_negative_float(text)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, not {text!r}")
@@ -1038,7 +1031,7 @@ def cells(args, name):
     found = []
     default = ("masked",) if args.smoke else ("none", "masked")
     sizes = common.chosen(args.size, SIZES["s4"]) if args.size else (None,)
-    for model, objective, init, part, portion, size in product(
+    for model, objective, init, fraction, share, size in product(
         there,
         common.chosen(values("objective", default), OBJECTIVES),
         common.chosen(values("init", ("structured",)), ("structured", "random")),
@@ -1048,13 +1041,13 @@ def cells(args, name):
     ):
         if size and (name != "image" or model not in SIZES):
             raise UserError("--size goes with --task image and --model rotary or s4")
-        if portion == 0 and objective != "multitask":  # no epochs for a first half
+        if share == 0 and objective != "multitask":  # no epochs for a first half
             objective = "none"
-        if portion is not None and objective in ("none", "multitask"):
-            portion = 0.0
+        if share is not None and objective in ("none", "multitask"):
+            share = 0.0
         loss = args.image_loss or ("ce" if args.figure == 5 else "l1")
         loss = loss if name == "image" and objective != "none" else "l1"
-        found.append(Cell(model, objective, init, part, portion, size, loss))
+        found.append(Cell(model, objective, init, fraction, share, size, loss))
     return list(dict.fromkeys(found))
 
 
@@ -1086,14 +1079,14 @@ def main(argv=None):
     parser.add_argument(
         "--fraction",
         nargs="+",
-        type=fraction,
+        type=fraction_flag,
         metavar="F",
         help="share of the training examples, in (0, 1], repeated: the number of steps stays the same",
     )
     parser.add_argument(
         "--share",
         nargs="+",
-        type=share,
+        type=share_flag,
         metavar="S",
         help="share of the epochs that pretraining gets, in [0, 1); every arm has --epochs in all",
     )
@@ -1113,7 +1106,8 @@ def main(argv=None):
     parser.add_argument(
         "--image-loss",
         choices=("l1", "ce"),
-        help="restoring the pixels of Image: l1 on the grey value (default), or cross-entropy over 256",
+        help="restoring the pixels of Image: l1 on the grey value (default), or cross-entropy over 256 "
+        "(default with --figure 5)",
     )
     common.add_augment_flag(parser, "paper, which is none here; flip and d4 are for images")
     parser.add_argument(

@@ -382,6 +382,12 @@ def ema_kernel(alpha, delta, beta, gamma, L):
     return power_sum(weights.unsqueeze(0), torch.log1p(-p * torch.sigmoid(alpha)), None, L)[0]
 
 
+def power_table(log_radius, angle, exponents):
+    """exp((log_radius + i angle) e): log_radius, angle (P,), exponents e (T,) -> pair of (P, T)."""
+    radius, phase = torch.exp(torch.outer(log_radius, exponents)), torch.outer(angle, exponents)
+    return radius * phase.cos(), radius * phase.sin()
+
+
 @full_precision
 def dlr_kernel(Lambda, W, L):
     """DLR's kernel: K[c, h, l] = Re sum_j W[c, h, j] exp(l Lambda[j]).
@@ -394,12 +400,7 @@ def dlr_kernel(Lambda, W, L):
     T = 1 << round(math.log2(L) / 2)
     j = torch.arange(T, device=x.device, dtype=x.dtype)
     i = T * torch.arange(math.ceil(L / T), device=x.device, dtype=x.dtype)
-
-    def powers(steps):
-        radius, angle = torch.exp(torch.outer(x, steps)), torch.outer(y, steps)
-        return radius * angle.cos(), radius * angle.sin()
-
-    left, right = powers(i), powers(j)
+    left, right = power_table(x, y, i), power_table(x, y, j)
     table = multiply([part.unsqueeze(-1) for part in left], [part.unsqueeze(1) for part in right])
     table = torch.cat([part.reshape(len(x), -1)[:, :L] for part in table])  # (2 N, L)
     return torch.cat([W[0], -W[1]], -1) @ table
@@ -422,12 +423,6 @@ def sgconv_kernel(sub_kernels, multiplier, L, init_scale=0):
         parts.append(stretched * multiplier.pow(S - 1 - i).unsqueeze(-1))
     K = torch.cat(parts, -1)
     return F.pad(K, (0, max(0, L - K.shape[-1])))[..., :L]
-
-
-def power_table(log_radius, angle, exponents):
-    """exp((log_radius + i angle) e): log_radius, angle (P,), exponents e (T,) -> pair of (P, T)."""
-    radius, phase = torch.exp(torch.outer(log_radius, exponents)), torch.outer(angle, exponents)
-    return radius * phase.cos(), radius * phase.sin()
 
 
 @full_precision
@@ -650,7 +645,7 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     sums = CauchySum.apply(torch.cat([v[0], v_Lambda]).transpose(0, 1), size, step * Lambda[0], s, c)
     sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, F)
     plain, times_Lambda = sums.chunk(2)
-    R = (2 * dt.unsqueeze(-1) * turn) * (1j * s * plain - (0.5 * dt.unsqueeze(-1) * c) * times_Lambda)
+    R = (2 * step * turn) * (1j * s * plain - (0.5 * step * c) * times_Lambda)
     CB, CP, BP, PP = R[:rows], R[rows : 2 * rows], R[2 * rows], R[2 * rows + 1]
     twice = 2 * c * turn.conj()  # 1 + omega
     return torch.fft.irfft(2 * (CB - CP * (twice * BP / (1 + twice * PP))), n=L)
@@ -739,8 +734,9 @@ class Attention(nn.Module):
         elif self.causal:  # padding is a suffix: no real position sees it
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            keys = mask | ~mask.any(1, keepdim=True)  # an empty sequence: some kernels answer no key with NaN
-            keys = None if surely_full(mask) else keys[:, None, None, :]
+            keys = None
+            if not surely_full(mask):  # an empty sequence sees all: some kernels answer no key with NaN
+                keys = (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
         return self.output_linear(y.transpose(1, 2).flatten(2))
 
@@ -891,7 +887,7 @@ class GMLPBlock(ResidualBlock):
     max_length  longest sequence; the kernel reaches that far to both sides (causal: back only)
     channels    C distinct kernels, channel h uses number h mod C ("independent channels")
     Init: taps N(0, 1e-5^2), bias 1. The convolution is scaled by a constant 1 / sqrt(n_fft), n_fft the power
-    of two above max_length + taps, as the authors' orthonormal FFT does: unscaled, the gate would be open
+    of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
     within a few steps of AdamW. Since LN removes the constant bias and its eps swallows the rest, the block
     starts close to the identity. deviation: their factor follows each batch's length, ours max_length.
     O(H L log L + L D H). Sources: paper A, Section 4.4 and Table 6; the authors' public repository.
@@ -997,8 +993,8 @@ class S4Block(KernelBlock):
         if L > self.max_length:
             raise ValueError(f"S4 was built for sequences of at most {self.max_length} positions; got {L}")
         Lambda = torch.stack([-self.log_A_real.exp(), self.A_imag], -1)
-        copies = len(self.log_dt) // len(Lambda)
-        shared = (z.repeat(copies, 1, 1) for z in (Lambda, self.P, self.B))
+        repeats = len(self.log_dt) // len(Lambda)
+        shared = (z.repeat(repeats, 1, 1) for z in (Lambda, self.P, self.B))
         K = dplr_kernel(*shared, self.kernel_C, self.log_dt.exp(), self.max_length)
         return K[..., :L]
 
@@ -1535,5 +1531,5 @@ class SequenceModel(nn.Module):
         return self.head(pooled)
 
     def denoise(self, features):
-        """features of the selected positions (n, D) -> logits over the vocabulary (n, vocab)."""
+        """features (n, D) of any positions -> logits (n, vocab), or (n, denoise_outputs) where given."""
         return self.denoise_head(features)

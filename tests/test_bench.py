@@ -119,6 +119,9 @@ def test_samples_of_a_plan_are_near_its_mean():
     assert len(chosen) == 10 and int(task.lengths["train"][longest].max()) == max(widths)
     mean = sum(int(task.lengths["train"][index].max()) for index in chosen) / 10
     assert mean == pytest.approx(sum(widths) / len(widths), rel=0.1)
+    short = torch.arange(3)  # what is left over at the end of an epoch may come first in a shuffled plan
+    chosen, _ = bench.sample(task, [short, *plan], 10)
+    assert {len(index) for index in chosen} == {16}
 
 
 @pytest.mark.parametrize("name", bench.SIZES)

@@ -121,6 +121,12 @@ def test_an_augmentation_that_a_task_does_not_have_is_refused():
 # ------------------------------------------------------------------------------------------ corrupt
 
 
+def test_denoising_is_refused_where_the_mask_would_be_a_symbol():
+    for name in ("listops", "pathfinder"):
+        with pytest.raises(data.DataError, match="denoising is for the texts"):
+            data.load(name, "unused", denoise=True, smoke=True)
+
+
 def test_corruption_rates_and_places():
     ids = torch.randint(3, 259, (64, 1000), generator=seeded())
     mask = torch.arange(1000) < torch.arange(64)[:, None] * 15 + 20
@@ -429,6 +435,23 @@ def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatc
     with pytest.raises(SystemExit) as stop:
         data.main(["--task", "listops", "--data-dir", str(tmp_path), "--prepare"])
     assert stop.value.code == 2 and "holds the data of task 'text'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "whole, begun, levels",
+    [(["packed/pathfinder-all"], [], "all"), (["pathfinder32-hard"], ["pathfinder32-easy"], "hard")]
+    + [([f"pathfinder32-{level}" for level in data.pathfinder.FOLDERS], [], "all")],
+)
+def test_a_check_only_looks_at_what_is_there(whole, begun, levels, tmp_path, monkeypatch):
+    """It never asks for a set that would then be packed or generated, for an hour."""
+    for folder in (*whole, *begun):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in whole:
+        (tmp_path / folder / "manifest.json").touch()
+    seen, task = [], data.load("pathfinder", "unused", smoke=True)
+    monkeypatch.setattr(data, "load", lambda *args, **options: seen.append(options["levels"]) or task)
+    assert data.is_present("pathfinder", tmp_path)
+    assert data.check("pathfinder", tmp_path)["symbols"] and seen == [levels]
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():

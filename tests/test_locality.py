@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -130,12 +131,19 @@ def test_what_is_not_the_papers_recipe_is_marked_reduced(flags, budget, monkeypa
     monkeypatch.setattr(data, "require", lambda *args: None)
     monkeypatch.setattr(data, "load_recipe", lambda *args: data.load("text", "unused", smoke=True))
 
-    def run_cell(args, exp, task, model, cell, hp, paper, *rest):
+    def run_cell(args, hp, paper, **rest):
         seen.append(common.budget(args, hp, paper))
 
     monkeypatch.setattr(common, "run_cell", run_cell)
     exp_locality.main(["--task", "text", *(flags if "--kernel" in flags else [*flags, "--kernel", "5"])])
     assert seen == [budget]
+
+
+def test_the_papers_own_length_given_as_a_flag_changes_nothing():
+    args = types.SimpleNamespace(limit=None, max_length=4096, smoke=False)
+    hp = {"lr": 1e-3, "max_length": 4096}
+    assert common.budget(args, hp, dict(hp)) == "paper"
+    assert common.budget(args, hp, {"lr": 1e-3}) == "reduced"  # the table says nothing of a length
 
 
 def test_the_smoke_run_is_quick_and_needs_nothing_but_the_repository(tmp_path):
