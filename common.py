@@ -20,6 +20,7 @@ import argparse
 import atexit
 import contextlib
 import datetime
+import errno
 import hashlib
 import json
 import math
@@ -89,8 +90,8 @@ def exit_cleanly(*expected):
 
 
 def positive_int(text):
-    if not re.fullmatch(r"\d+", text) or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    if not re.fullmatch(r"\d{1,9}", text) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (to 999999999), not {text!r}")
     return int(text)
 
 
@@ -659,8 +660,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     stop, deadline = catch_signals(), math.inf
 
     def save():
-        check()
-        require_finite_weights(model)
+        require_finite_weights(model, check(), epoch, step, optimizer)
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -856,21 +856,25 @@ def readable(seconds):
 
 
 def require_finite(losses, epoch, step, optimizer):
-    if not all(map(math.isfinite, losses)):
-        shown = ", ".join(f"{loss:.4g}" for loss in losses[-5:])
-        raise UserError(
-            f"the loss is no longer a number near epoch {epoch + 1}, step {step}, at lr "
-            f"{learning_rate(optimizer):.1e} (last losses {shown}); "
-            "the last good checkpoint is kept: try a lower --lr"
-        )
+    """Raise UserError at the first of `losses`, those of the last steps up to `step`, that is no number."""
+    bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), None)
+    if bad is not None:
+        step -= len(losses) - bad - 1
+        give_up("the loss is no longer a number", losses[: bad + 1], epoch, step, optimizer)
 
 
-def require_finite_weights(model):
+def require_finite_weights(model, losses, epoch, step, optimizer):
     """No checkpoint may hold what can never recover; the loss shows it a step too late."""
     if not torch.stack([p.isfinite().all() for p in model.parameters()]).all():
-        raise UserError(
-            "some weights are no longer numbers; the last good checkpoint is kept: try a lower --lr"
-        )
+        give_up("some weights are no longer numbers", losses, epoch, step, optimizer)
+
+
+def give_up(what, losses, epoch, step, optimizer):
+    shown = ", ".join(f"{loss:.4g}" for loss in losses[-5:])
+    raise UserError(
+        f"{what} at epoch {epoch + 1}, step {step}, lr {learning_rate(optimizer):.1e} "
+        f"(last losses {shown}); the last good checkpoint is kept: try a lower --lr"
+    )
 
 
 def chance(split):
@@ -1053,9 +1057,12 @@ def load_checkpoint(path, device, remedy="start over with --fresh"):
     if not path.exists():
         return None
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises a dozen types for a damaged file
         raise UserError(f"checkpoint {path} cannot be read ({type(error).__name__}); {remedy}") from error
+    if not isinstance(state, dict):
+        raise UserError(f"checkpoint {path} holds a {type(state).__name__} and no dict; {remedy}")
+    return state
 
 
 def get_global_rng(device):
@@ -1094,23 +1101,34 @@ def open_run(out, identity, fresh=False):
     return on_first_rank(claim_folder, out, identity, fresh)
 
 
+# In the folder of a recorded run that --fresh trains anew: until the new record is written, the old one does
+# not count as its end, or what is stopped in between could not be continued.
+AGAIN = "again"
+
+
+def finished(out, name):
+    """The newest record of a run whose training has ended, or None."""
+    records = [r for r in read_records([out / "results.jsonl"]) if r["run"] == name]
+    return records[-1] if records and not (out / name / AGAIN).exists() else None
+
+
 def claim_folder(out, identity, fresh):
     name = run_name(identity)
-    folder = out / name
-    if not fresh:
-        done = [r for r in read_records([out / "results.jsonl"]) if r.get("run") == name]
-        if done:
-            print(
-                f"{name} is done: test accuracy {done[-1]['test_acc']:.2%} "
-                f"(run on {done[-1]['date']}; --fresh runs it again)"
-            )
-            return None
+    folder, done = out / name, finished(out, name)
+    if done and not fresh:
+        print(
+            f"{name} is done: test accuracy {done['test_acc']:.2%} "
+            f"(run on {done['date']}; --fresh runs it again)"
+        )
+        return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         claim(folder)
+        if done:
+            (folder / AGAIN).touch()
         if fresh:
             for file in folder.iterdir():
-                if file != folder / "lock":
+                if file.name not in ("lock", AGAIN):
                     file.unlink()
         note = folder / "identity.json"
         if note.exists():
@@ -1246,8 +1264,8 @@ def write_record(args, folder, identity, result, budget, source):
         "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }
     append_record(args.out / "results.jsonl", line)
-    with contextlib.suppress(FileNotFoundError):
-        (folder / "last.pt").unlink()
+    for name in (AGAIN, "last.pt"):
+        (folder / name).unlink(missing_ok=True)
     release(folder)
     return line
 
@@ -1262,7 +1280,10 @@ def append_record(path, line):
                 f.seek(size - 1)
                 if f.read(1) != b"\n":
                     set_torn_line_aside(f, path)
-            os.write(f.fileno(), json.dumps(line).encode() + b"\n")
+            content, end = json.dumps(line).encode() + b"\n", f.seek(0, os.SEEK_END)
+            if os.write(f.fileno(), content) < len(content):  # as much as the disk had room for
+                f.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(f.fileno())
     except OSError as error:
         raise UserError(
@@ -1300,6 +1321,7 @@ def finished_runs(args, task, exps):
         and bool(r.get("smoke")) == args.smoke
         and r["exp"] in exps
         and (args.out / r["run"] / "best.pt").exists()
+        and not (args.out / r["run"] / AGAIN).exists()
     ]
 
 
@@ -1333,8 +1355,9 @@ def moment(record):
     return datetime.datetime.fromisoformat(record["date"]).astimezone()
 
 
-def report_records(args, exp):
-    """The records of one experiment for its table: no smoke runs, of identical cells the newest."""
+def report_records(args, exp, tasks, models, *cell):
+    """The records of one experiment for its table: no smoke runs, of identical cells the newest; and none of
+    other tasks or models, or without these keys of `cell`, which a changed copy of the script may write."""
     default = [args.out / "results.jsonl", *sorted((Path(__file__).parent / "results").glob("*.jsonl"))]
     paths = [Path(p) for p in args.report] or default
     missing = [str(p) for p in paths if args.report and not p.is_file()]
@@ -1346,10 +1369,17 @@ def report_records(args, exp):
         print(f"no records of exp_{exp}.py yet", file=sys.stderr)
     newest = {r["run"]: r for r in sorted(records, key=moment) if not r.get("smoke")}
     older = len(records) - smoke - len(newest)
+    fit_in = [
+        r
+        for r in newest.values()
+        if r["task"] in tasks and r["model"] in models and r["cell"].keys() >= {*cell}
+    ]
+    strange = len(newest) - len(fit_in)
     left_out = [f"{smoke} smoke runs"] * (smoke > 0) + [f"{older} older or repeated records"] * (older > 0)
+    left_out += [f"{strange} of tasks, models or cells that are not this table's"] * (strange > 0)
     if left_out:
         print(f"left out: {', '.join(left_out)}", file=sys.stderr)
-    return list(newest.values())
+    return fit_in
 
 
 # ------------------------------------------------------------------------------------------ tables, figures
@@ -1399,6 +1429,8 @@ def summary(records):
     spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
     learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
     count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
+    if records[0]["budget"] == "paper":  # a reduced run has these words beside it, see terms
+        count = ", ".join([count, *unofficial(records[0])])
     return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
 
 
@@ -1418,11 +1450,15 @@ def compared(label, paper, records, tasks):
 
 def one_recipe(records):
     """The records of that recipe that validated best: of a cell whose rate was lowered, one rate. Records of
-    different data, say the official ones and generated ones, are not one recipe's."""
+    different data, say the official ones and generated ones, are not one recipe's. It says what it drops."""
     groups = {}
     for r in records:
         groups.setdefault(json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True), []).append(r)
-    return max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
+    best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
+    if len(best) < len(records):
+        dropped = f"left out: {len(records) - len(best)} runs of the cell of {best[0]['run']}"
+        print(f"{dropped}, of another recipe or on other data, that validated worse", file=sys.stderr)
+    return best
 
 
 def unofficial(record):

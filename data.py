@@ -1176,24 +1176,32 @@ def image_split(rgb, label):
 
 
 OFFICIAL_CIFAR_MEAN = (125.31, 122.95, 113.87)  # of the 50,000 official training images, per colour
+# sha256 of the 60,000 official labels, one byte each, training images first
+CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f"
 
 
 def load_image(root):
     if not (root / "cifar-10-batches-bin").is_dir():
         fetch_cifar(root)
     rgb, label = read_cifar(root / "cifar-10-batches-bin")
-    digest = hashlib.sha256(np.ascontiguousarray(rgb)).hexdigest()
+    digest = hashlib.sha256(np.ascontiguousarray(rgb))
     mean = tuple(round(float(m), 2) for m in rgb[:50_000].mean((0, 1, 2)))
     if mean != OFFICIAL_CIFAR_MEAN:
         print(
             f"warning: not the official CIFAR-10 pixels (mean {mean}, official {OFFICIAL_CIFAR_MEAN}); "
             "say so beside any number"
         )
+    labels = label.astype(np.uint8)
+    known = hashlib.sha256(labels).hexdigest() == CIFAR_LABELS
+    if not known:
+        print("warning: not the official CIFAR-10 labels, or in another order; say so beside any number")
+        digest.update(labels)  # the official ones are left out: with them the pixels alone tell data apart
     order = fixed_order(50_000).numpy()
     train, val, test = order[:45_000], order[45_000:], np.arange(50_000, 60_000)
     index = {"train": train, "val": val, "test": test}
     splits = {name: image_split(rgb[i], label[i]) for name, i in index.items()}
-    source = {"from": "cifar-10-batches-bin", "official": mean == OFFICIAL_CIFAR_MEAN, "hash": digest}
+    source = {"from": "cifar-10-batches-bin", "official": known and mean == OFFICIAL_CIFAR_MEAN}
+    source["hash"] = digest.hexdigest()
     source["counts"] = {name: len(split.label) for name, split in splits.items()}
     return Task("image", **SHAPES["image"], **splits, source=source, rgb=np.ascontiguousarray(rgb[train]))
 
@@ -1343,6 +1351,8 @@ def load_pathfinder(root, name, levels):
         for level in wanted:
             folder = root / f"pathfinder{size}-{level}"
             hashes[level] = pathfinder.generate_set(folder, size, level)["sha256"]
+            if pathfinder.content_hash(folder) != hashes[level]:
+                raise DataError(f"{folder} is damaged (its hash is another); remove it to generate it again")
             sets[level] = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "label")]
         splits = pathfinder_splits(sets)
         source = {
@@ -1580,7 +1590,7 @@ def smoke_task(name):
 
 def is_present(name, root):
     """Whether a task is ready in `root`: packed, generated (of Pathfinder, the hard set), or for Image
-    unpacked. Official files that are still to be packed do not count."""
+    unpacked. Files put there by hand that are still to be packed do not count."""
     if name == "image":
         return (root / "cifar-10-batches-bin").is_dir()
     folders = [root / "packed" / name, root / "packed" / f"{name}-official"]
@@ -1793,7 +1803,7 @@ def attend_to(name, args):
     """Do for one task what the command line asks."""
     root = args.data_dir
     if args.check and not is_present(name, root):
-        print(f"{name} is not in {root}\n")
+        print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n")
     elif args.check:
         print("\n".join(f"{heading:30} {text}" for heading, text in check(name, root).items()) + "\n")
     elif args.show:

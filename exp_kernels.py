@@ -301,7 +301,7 @@ def label(model, techniques="yes"):
 
 
 def report(args):
-    records = common.report_records(args, "kernels")
+    records = common.report_records(args, "kernels", TASKS6, TABLES, "techniques")
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in records}
     full = [r for r in records if r["budget"] == "paper"]
     rows = [[name, *(f"{v:.2f}" for v in TABLE3[name])] for name in ("S4 (Gu et al.)", "S5 (Smith et al.)")]
@@ -396,14 +396,15 @@ def checkpoint(path):
     state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
     if state is None:
         raise common.UserError(f"{path}: there is no such file; give a best.pt")
-    block = (state.get("arguments") or {}).get("block")
+    arguments = state.get("arguments")
+    block = arguments.get("block") if isinstance(arguments, dict) else None
     if block not in TABLES:
         raise common.UserError(
             f"{path} holds no long kernels (block: {block}); give the best.pt of one of {', '.join(TABLES)}"
         )
     try:
-        blocks_of(state["arguments"], state["model"])
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        blocks_of(arguments, state["model"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise common.UserError(
             f"{path} is not a model of these scripts ({str(error).splitlines()[0]}); give a best.pt of theirs"
         ) from error

@@ -153,7 +153,7 @@ def rebuilt(path):
             raise ValueError("it is of another task")
         model = models.SequenceModel(**arguments)
         model.load_state_dict(state["model"])
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise common.UserError(
             f"{path} is not a ListOps model of these scripts ({str(error).splitlines()[0]}); "
             "give the best.pt of a ListOps run"
@@ -179,7 +179,7 @@ def predictions(model, task, split, args):
 
 
 def report(args):
-    records = [r for r in common.report_records(args, "listops") if "rule" in r["cell"]]
+    records = common.report_records(args, "listops", ("listops",), ("rule",), "rule")
     print("### Appendix B: what simple rules get on ListOps\n\nAccuracy in %\n")
     groups = {}
     for r in records:

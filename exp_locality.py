@@ -111,7 +111,8 @@ def run_cell(args, name, kernel, seed):
 
 
 def report(args):
-    records = sorted(common.report_records(args, "locality"), key=lambda r: r["cell"]["kernel"])
+    records = common.report_records(args, "locality", TASKS7, ("conv",), "kernel")
+    records.sort(key=lambda r: r["cell"]["kernel"])
     full = {}
     for r in records:
         if r["budget"] == "paper":
@@ -125,9 +126,9 @@ def report(args):
 
 
 def full_table(cells):
-    rows = []
+    rows, depths = [], sorted({*TABLE7["depth"]})
     for kernel in sorted({*TABLE1, *(kernel for kernels in cells.values() for kernel in kernels)}):
-        row = [kernel, kernel // 2]
+        row = [kernel, kernel // 2, " / ".join(str(reach(depth, kernel)) for depth in depths)]
         for i, name in enumerate(TASKS7):
             ours = one_recipe(cells.get(name, {}).get(kernel, []))
             share = percent(mean(r["test_acc"] for r in ours) / (MEGA[i] / 100)) if ours else "—"
@@ -137,11 +138,10 @@ def full_table(cells):
                 paper, papers_share = f"{accuracy:.2f}", f"{100 * accuracy / MEGA[i]:.2f}"
             row.append(f"{summary(ours)} / {paper} ({share} / {papers_share})")
         rows.append(row)
-    depths = TABLE7["depth"]
-    rows.append(["layers", "", *depths])
-    rows.append(["total reach", "", *(f"K=5: {reach(d, 5)}, K=61: {reach(d, 61)}" for d in depths)])
-    rows.append(["MEGA (original)", "", *(f"{accuracy:.2f}" for accuracy in MEGA)])
-    return markdown(["Kernel K", "reach per layer", *(data.TITLES[name] for name in TASKS7)], rows)
+    rows.append(["layers", "", "", *TABLE7["depth"]])
+    rows.append(["MEGA (original)", "", "", *(f"{accuracy:.2f}" for accuracy in MEGA)])
+    total = f"reach of {' / '.join(map(str, depths))} layers"
+    return markdown(["Kernel K", "reach of one layer", total, *(data.TITLES[name] for name in TASKS7)], rows)
 
 
 def plot(records, path):

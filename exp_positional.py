@@ -22,7 +22,7 @@ from itertools import product
 import common
 import data
 from common import compared, markdown
-from exp_multitask import COLUMNS, build, recipe, smoke_rows
+from exp_multitask import COLUMNS, TABLES, build, recipe, smoke_rows
 
 # The hyper-parameters are those of Table 5, whatever the position: exp_multitask.recipe.
 
@@ -85,10 +85,10 @@ def run_cell(args, name, position, seed):
 
 
 def report(args):
-    records = common.report_records(args, "positional")
+    records = common.report_records(args, "positional", COLUMNS, ("transformer",), "position", "techniques")
     # exp_multitask's Transformer is this table's rotary column: the same recipe, so the same run.
     own = {same_run(r) for r in records}
-    for r in common.report_records(args, "multitask"):
+    for r in common.report_records(args, "multitask", COLUMNS, TABLES, "techniques"):
         if r["model"] == "transformer" and same_run(r) not in own:
             records.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in records}

@@ -562,8 +562,9 @@ def recipe(name, cell, args=None):
         hp["epochs"] = total if alone else total - hp["epochs_pretrain"]
     elif "epochs" in given:
         hp["epochs"] = given["epochs"]
-    elif cell.objective == "multitask":  # as much as both halves together
-        hp["epochs"] += hp["epochs_pretrain"]
+    elif cell.objective == "multitask":  # as many steps as both halves of masked self-pretraining
+        halves = recipe(name, cell._replace(objective="masked"), args)
+        hp["epochs"] = round(hp["batch_size"] * sum(half["epochs"] / half["batch_size"] for half in halves))
     horizon = hp.pop("horizon", None)
     # Nothing reads "objective" and "ratio": they are here because they make a pretraining what it is.
     first = {row: hp.pop(f"{row}_pretrain") for row in ("lr", "epochs", "warmup")}
@@ -637,12 +638,12 @@ def pretrain(args, task, cell, hp, budget, seed):
         "spt-pretrain", task.name, cell.model, label, seed, hp, args.limit, task.source["hash"], args.smoke
     )
     folder = args.out / common.run_name(identity)
-    finished = any(r["run"] == folder.name for r in common.read_records([args.out / "results.jsonl"]))
+    done = common.finished(args.out, folder.name) is not None
     fresh = args.fresh and folder not in args.pretrained  # once per command, however many cells share it
-    if finished and not fresh and (folder / "best.pt").exists():
+    if done and not fresh and (folder / "best.pt").exists():
         print(f"{folder.name}: pretrained already")
         return folder
-    common.open_run(args.out, identity, fresh or finished)
+    common.open_run(args.out, identity, fresh or done)
     args.pretrained.add(folder)
     task = unlabelled(
         replace(task, transforms=[*task.transforms, partial(PREPARE[cell.objective], task=task)])
@@ -652,6 +653,8 @@ def pretrain(args, task, cell, hp, budget, seed):
     common.announce(folder, model, hp)
     result = common.fit(model, task, pretraining_loss(task, cell), hp, args, folder, seed)
     result["train_curve"] = curve(folder)
+    values = task.name in L1_TASKS and cell.image_loss == "l1"
+    result["score"] = "R^2" if values else "accuracy"  # what stands in the record's rows of accuracies
     common.record(args, folder, identity, result, budget, task.source)
     return folder
 
@@ -747,7 +750,7 @@ def averaged(records, column, cell):
 
 
 def report(args):
-    records = common.report_records(args, "spt")
+    records = common.report_records(args, "spt", TASKS, MODELS, "objective", "init")
     full = [r for r in records if r["budget"] == "paper"]
     print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
@@ -1129,6 +1132,8 @@ def main(argv=None):
             raise UserError("shares divide --epochs; leave --epochs-pretrain out, or --share and --figure 5")
         if any(shares) and args.epochs == 1:
             raise UserError("shares need --epochs of at least 2, one for each half")
+        if args.epochs and not shares and len({cell.objective for _, cell in chosen}) > 1:
+            print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
         data.require({name for name, _ in chosen}, args.data_dir, args.smoke, args.augment)
         common.run_cells(args, chosen, run_cell, data.DataError)
 

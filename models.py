@@ -30,6 +30,7 @@ Conventions
 """
 
 import functools
+import inspect
 import math
 
 import torch
@@ -65,16 +66,19 @@ def at_least_float32(x):
 
 
 def full_precision(function):
-    """Run `function` outside autocast. Its first argument, a tensor, tells the device.
+    """Run `function` outside autocast. Its first parameter, a tensor, tells the device.
 
     Autocast would turn the matrix products of a kernel into bf16, and it does not protect FFTs on CUDA. The
     function itself casts what it is given with `at_least_float32`.
     """
 
+    first = next(iter(inspect.signature(function).parameters))
+
     @functools.wraps(function)
-    def wrapper(first, *args, **kwargs):
-        with torch.autocast(first.device.type, enabled=False):
-            return function(first, *args, **kwargs)
+    def wrapper(*args, **kwargs):
+        device = (args[0] if args else kwargs[first]).device.type
+        with torch.autocast(device, enabled=False):
+            return function(*args, **kwargs)
 
     return wrapper
 

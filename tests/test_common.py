@@ -342,6 +342,29 @@ def test_runs_never_collide_and_a_tampered_folder_is_refused(tmp_path):
     assert common.open_run(tmp_path, identity(), fresh=True) == folder
 
 
+def test_a_finished_run_that_is_trained_anew_can_be_stopped_and_continued(tmp_path):
+    """Until its new record is written, the old one is no reason to skip it."""
+    args = type("Args", (), {"out": tmp_path, "git": ("a", False), "argv": [], "compile": None})
+    args.micro_batch, args.no_bucket, args.smoke = None, False, False
+
+    def finish(folder, accuracy):
+        (folder / "best.pt").touch()
+        common.write_record(args, folder, identity(), {"test_acc": accuracy, "val_acc": 0}, "paper", {})
+
+    finish(common.open_run(tmp_path, identity()), 0.5)
+    assert common.open_run(tmp_path, identity()) is None
+    folder = common.open_run(tmp_path, identity(), fresh=True)
+    common.release(folder)
+    for name in ("last.pt", "best.pt"):
+        (folder / name).touch()
+    assert common.finished_runs(args, "t", ("x",)) == []  # best.pt is not the record's any more
+    assert common.open_run(tmp_path, identity()) == folder and (folder / "last.pt").exists()
+    finish(folder, 0.6)
+    assert common.open_run(tmp_path, identity()) is None
+    [*_, last] = common.finished_runs(args, "t", ("x",))
+    assert last["test_acc"] == 0.6 and not (folder / "last.pt").exists()
+
+
 def test_a_damaged_checkpoint_is_named(tmp_path):
     path = tmp_path / "last.pt"
     common.save_checkpoint(path, {"model": conv_model().state_dict()})
@@ -358,6 +381,13 @@ def test_a_loss_that_is_no_number_stops_the_run(tmp_path):
     assert code == 2 and "no longer a number" in err and "1.0e+30" in err and "Traceback" not in err
 
 
+def test_the_step_at_which_the_loss_was_lost_is_named():
+    optimizer = two_group_optimizer()
+    common.require_finite([1.0] * 50, 0, 50, optimizer)
+    with pytest.raises(common.UserError, match=r"epoch 3, step 53, lr 1.0e\+00 \(last losses 7, 7, nan\)"):
+        common.require_finite([7.0, 7.0] + [math.nan] * 48, 2, 100, optimizer)
+
+
 def test_a_checkpoint_never_holds_weights_that_are_no_numbers(fit_args, tmp_path):
     """The step at an epoch's end, which is saved, has a finite loss and a gradient that is not."""
     task = data.load("text", "unused", limit=64, smoke=True)
@@ -372,7 +402,9 @@ def test_a_checkpoint_never_holds_weights_that_are_no_numbers(fit_args, tmp_path
             loss.register_hook(lambda gradient: gradient * math.nan)
         return loss, metrics
 
-    with pytest.raises(common.UserError, match="no longer numbers; the last good checkpoint is kept"):
+    with pytest.raises(
+        common.UserError, match="weights are no longer numbers at epoch 2, step 8, .* checkpoint is kept"
+    ):
         common.fit(model, task, loss_fn, hp, fit_args, tmp_path)
     state = common.load_checkpoint(tmp_path / "last.pt", torch.device("cpu"))
     assert (state["epoch"], state["step"]) == (0, 8)
@@ -428,14 +460,18 @@ def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
         good | {"date": "2026-01-02T01:30:00+02:00"},
         good | {"date": "2026-01-02T00:10:00+00:00", "test_acc": 0.6},  # 40 minutes later
         good | {"run": "b", "date": "2026-01-01", "smoke": True},
+        good | {"run": "c", "date": "2026-01-01", "task": "mine"},
+        good | {"run": "d", "date": "2026-01-01", "model": "mine"},
+        good | {"run": "e", "date": "2026-01-01", "cell": {}},
     ]
     path.write_bytes(
         b"\n".join([json.dumps(r).encode() for r in lines] + [b"\xff\x00 garbage", b"[1]", b'{"run": 1}'])
     )
     args = type("Args", (), {"out": tmp_path, "report": [str(path)]})
-    [record] = common.report_records(args, "locality")
+    [record] = common.report_records(args, "locality", ("text",), ("conv",), "kernel")
     err = capsys.readouterr().err
     assert record["test_acc"] == 0.6 and err.count("is not a record") == 3 and "1 smoke runs, 1 older" in err
+    assert "3 of tasks, models or cells that are not this table's" in err
 
 
 def test_peak_memory_is_that_of_the_cell():
@@ -479,6 +515,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         (["--task", "texts", "--kernel", "5"], "invalid choice"),
         (["--task", "text", "--kernel", "4"], "must be odd"),
         (["--task", "text", "--epochs", "0"], "at least 1"),
+        (["--task", "text", "--batch-size", "1" + 20 * "0"], "to 999999999"),
         (["--task", "text", "--lr", "nan"], "positive number"),
         (["--task", "text", "--time-limit", "soon"], "must be a time"),
         (["--kernel", "5"], "give --task"),

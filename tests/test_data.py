@@ -1,5 +1,6 @@
 """data.py: batches, corruption, packing, the official layouts, augmentation. pytest tests/test_data.py"""
 
+import hashlib
 import json
 import multiprocessing
 import shutil
@@ -283,6 +284,24 @@ def test_cifar_planes_grey_split_and_warning(cifar, capsys):
     assert task.train.label[:9].tolist() == (order[:9] % 10).tolist()
 
 
+def test_labels_of_cifar_are_part_of_what_is_known_of_the_data(cifar, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "cifar-10-batches-bin"
+    shutil.copytree(cifar / folder.name, folder)
+    records = np.fromfile(folder / "test_batch.bin", np.uint8).reshape(-1, 3073)
+    official = data.load("image", cifar, augment="none")
+    assert "not the official CIFAR-10 labels" in capsys.readouterr().out
+    records[:2, 0] = records[1::-1, 0]  # the first two are of each other's class
+    records.tofile(folder / "test_batch.bin")
+    assert data.load("image", tmp_path, augment="none").source["hash"] != official.source["hash"]
+    labels = np.tile(np.arange(10, dtype=np.uint8), 6000)
+    monkeypatch.setattr(data, "CIFAR_LABELS", hashlib.sha256(labels).hexdigest())
+    capsys.readouterr()
+    rgb, _ = data.read_cifar(cifar / folder.name)
+    pixels = hashlib.sha256(np.ascontiguousarray(rgb)).hexdigest()
+    assert data.load("image", cifar, augment="none").source["hash"] == pixels
+    assert "labels" not in capsys.readouterr().out
+
+
 def test_grey_is_pillows_grey_for_every_colour_of_a_lattice():
     rgb = np.stack(np.meshgrid(*[np.arange(0, 256, 5)] * 3), -1).reshape(1, -1, 3).astype(np.uint8)
     assert np.array_equal(data.grey(rgb), np.asarray(Image.fromarray(rgb).convert("L")))
@@ -403,6 +422,12 @@ def test_pathfinder_with_techniques_trains_on_three_sets_and_watches_the_hard_on
     for split in ("val", "test"):
         assert torch.equal(getattr(three, split).tokens, getattr(hard, split).tokens)
         assert len(getattr(hard, split).label) == 5
+    file = tmp_path / "pathfinder32-hard" / "label.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # one label
+    file.write_bytes(content)
+    with pytest.raises(data.DataError, match="pathfinder32-hard is damaged"):
+        data.load_recipe("pathfinder", flags(tmp_path, False), recipes[1], 0)
 
 
 @pytest.mark.parametrize("name", ("text", "retrieval", "listops"))
@@ -424,7 +449,7 @@ def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatc
     data.main(["--task", "listops", "--data-dir", str(tmp_path), "--prepare"])
     data.main(["--task", "listops", "retrieval", "--data-dir", str(tmp_path), "--check"])
     out = capsys.readouterr().out
-    assert "300 / 40 / 40" in out and "root rule" in out and "not in" in out and "retrieval" in out
+    assert "300 / 40 / 40" in out and "root rule" in out and "retrieval is not ready in" in out
     data.main(["--task", "listops", "--data-dir", str(tmp_path), "--show"])
     assert Image.open(tmp_path / "listops.png").width > 500
     with pytest.raises(SystemExit) as stop:

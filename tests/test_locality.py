@@ -113,10 +113,15 @@ def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     exp_locality.main(["--report", str(file), "--out", str(tmp_path)])
-    full, reduced = capsys.readouterr().out.split("### Table 1 at reduced budgets")
+    out, err = capsys.readouterr()
+    full, reduced = out.split("### Table 1 at reduced budgets")
+    assert "left out: 1 runs of the cell of a" in err
     [row] = [line for line in full.splitlines() if line.startswith("| 9 ")]
-    assert row.split("|")[3].strip() == "50.00 (n=1) / — (55.29 / —)"
+    assert row.split("|")[4].strip() == "50.00 (n=1) / — (55.29 / —)"
     assert "500 examples, 200 epochs, not the official images" in reduced
+    file.write_text(json.dumps(lines[1]) + "\n")
+    exp_locality.main(["--report", str(file), "--out", str(tmp_path)])
+    assert "40.00 (n=1, not the official images) / —" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

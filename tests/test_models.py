@@ -69,6 +69,13 @@ def direct_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
     return y
 
 
+def test_functions_take_their_arguments_by_name():
+    u, k = torch.randn(2, 3, 8), torch.randn(3, 8)
+    assert torch.equal(models.long_conv(k_fwd=k, u=u), models.long_conv(u, k))
+    Lambda, W = torch.randn(4, dtype=torch.complex64), torch.randn(1, 2, 4, dtype=torch.complex64)
+    assert torch.equal(models.dlr_kernel(L=8, W=W, Lambda=Lambda), models.dlr_kernel(Lambda, W, 8))
+
+
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("length, taps", [(1, 1), (2, 3), (17, 5), (32, 32), (33, 50)])
 def test_long_conv_is_the_direct_sum(length, taps, lag):

@@ -89,6 +89,25 @@ def test_a_full_disk_stops_the_run_with_a_sentence_and_it_continues_afterwards(t
     assert len(common.read_records([tmp_path / "results.jsonl"])) == 1
 
 
+def test_a_record_that_only_partly_fits_is_not_written_at_all(tmp_path):
+    path = tmp_path / "results.jsonl"
+    common.append_record(path, {"run": "first"})
+    code = (
+        "import common, pathlib, sys\n"
+        "try: common.append_record(pathlib.Path(sys.argv[1]), {'run': 'x' * 1000})\n"
+        "except common.UserError as error: print(error)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        cwd=ROOT,
+        preexec_fn=limited_to(500),
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert "cannot write" in out and "free space" in out
+    assert path.read_text() == '{"run": "first"}\n'
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     path = tmp_path / "last.pt"
     common.write_atomically(path, b"old")

@@ -399,6 +399,7 @@ def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
         ({"model": image.state_dict(), "arguments": image.arguments}, "it is of another task"),
         ({"arguments": None}, "it does not say how its model was built"),
         ({"model": {}}, "Error(s) in loading"),
+        ({"arguments": {"block": "conv"}}, "'classes'"),
     ):
         torch.save(state | changed, other)
         with pytest.raises(SystemExit):
@@ -418,6 +419,16 @@ def test_kernels_are_drawn_of_a_model_that_knows_no_longest_sequence(tmp_path, c
     with pytest.raises(SystemExit):
         exp_kernels.main([*words, "--out", str(tmp_path)])
     assert "is not a model of these scripts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", (exp_kernels, exp_listops))
+def test_a_file_of_something_else_is_no_checkpoint(script, tmp_path, capsys):
+    torch.save(torch.zeros(3), tmp_path / "best.pt")
+    figure = "kernels" if script is exp_kernels else "3"
+    words = ["--figure", figure, "--checkpoint", str(tmp_path / "best.pt"), "--smoke", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit) as stop:
+        script.main(words)
+    assert stop.value.code == 2 and "holds a Tensor and no dict; give another" in capsys.readouterr().err
 
 
 def test_kernels_are_those_of_a_full_run_where_there_is_one(tmp_path):

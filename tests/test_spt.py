@@ -389,6 +389,15 @@ def test_flags_override_and_mark_the_budget():
     assert common.budget(args, hp, paper[1]) == "reduced"
 
 
+@pytest.mark.parametrize("model", ("transformer", "s4", "dlr"))
+def test_multitask_has_as_many_steps_as_both_halves_together(model):
+    for name in ("listops", "text", "image"):
+        halves = exp_spt.recipe(name, Cell(model, "masked"))
+        _, alone = exp_spt.recipe(name, Cell(model, "multitask"))
+        steps = sum(half["epochs"] / half["batch_size"] for half in halves)  # of each example
+        assert alone["epochs"] / alone["batch_size"] == pytest.approx(steps, rel=0.01)
+
+
 def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
     task = tiny("image", n=40)
     monkeypatch.setattr(exp_spt.data, "load", lambda *a, **k: task)
@@ -521,6 +530,11 @@ def test_a_finished_pretraining_is_found_and_a_stopped_one_continues(script, tmp
     (tmp_path / records[3]["run"] / "best.pt").unlink()  # its weights are gone
     records = script(*flags, "--epochs-pretrain", "1", "--lr", "5e-3")
     assert [r["exp"] for r in records[5:]] == ["spt-pretrain", "spt"]
+    half = tmp_path / records[3]["run"] / common.AGAIN
+    half.touch()  # as --fresh leaves it that was stopped: best.pt is there, of some epoch
+    capsys.readouterr()
+    records = script(*flags, "--epochs-pretrain", "1", "--lr", "4e-3")
+    assert [r["exp"] for r in records[7:]] == ["spt-pretrain", "spt"] and not half.exists()
 
 
 @pytest.mark.parametrize(  # chance: 0.1 and 0.5
