@@ -464,7 +464,8 @@ def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     "whole, begun, levels",
-    [(["packed/pathfinder-all"], [], "all"), (["pathfinder32-hard"], ["pathfinder32-easy"], "hard")]
+    [(["packed/pathfinder-all"], [], "all")]
+    + [(["pathfinder32-hard"], ["pathfinder32-easy", "pathfinder32-intermediate"], "hard")]
     + [([f"pathfinder32-{level}" for level in data.pathfinder.FOLDERS], [], "all")],
 )
 def test_a_check_only_looks_at_what_is_there(whole, begun, levels, tmp_path, monkeypatch):

@@ -536,7 +536,9 @@ def test_reduced_records_are_compared_inside_equal_budgets(tmp_path, capsys):
     shared = line("rotary", 0.5) | {"exp": "multitask", "cell": {"techniques": "yes"}, "run": "multitask-run"}
     records = [line("rotary", 0.5), shared, line("none", 0.2), line("learned", 0.3, limit=5000)]
     records += [line("none", 0.25, lr=3e-4)]
-    records.append(shared | {"data": {"hash": "official"}, "run": "on other data", "test_acc": 0.7})
+    other = shared | {"data": {"hash": "b"}}
+    assert exp_positional.same_run(shared) == exp_positional.same_run(records[0])
+    assert exp_positional.same_run(shared) != exp_positional.same_run(other)
     out, rows = reported(exp_positional, records, tmp_path, capsys)
     table = out[out.index("reduced budgets") :].splitlines()
     header, lines = (
