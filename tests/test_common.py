@@ -489,12 +489,15 @@ def test_peak_memory_is_that_of_the_cell():
 
 
 def test_summary_shows_mean_spread_and_n():
+    reduced = {"budget": "reduced", "data": {"official": False}}
+    half, more = ({"test_acc": accuracy} | reduced for accuracy in (0.5, 0.6))
     assert common.summary([]) == "—"
-    assert common.summary([{"test_acc": 0.5}]) == "50.00 (n=1)"
-    assert common.summary([{"test_acc": 0.5}, {"test_acc": 0.6}]) == "55.00 ± 7.07 (n=2)"
-    stuck, learnt = {"test_acc": 0.505, "chance": 0.501}, {"test_acc": 0.905, "chance": 0.501}
+    assert common.summary([half]) == "50.00 (n=1)"
+    assert common.summary([half, more]) == "55.00 ± 7.07 (n=2)"
+    stuck, learnt = ({"test_acc": accuracy, "chance": 0.501} | reduced for accuracy in (0.505, 0.905))
     assert common.summary([stuck, learnt]) == "70.50 ± 28.28 (n=2, 1 learnt)"
     assert common.summary([learnt]) == "90.50 (n=1)"
+    assert common.summary([learnt | {"budget": "paper"}]) == "90.50 (n=1, not the official images)"
 
 
 def test_an_epoch_says_how_long_the_rest_will_take():
