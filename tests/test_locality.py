@@ -64,7 +64,7 @@ def test_report_without_records_prints_the_papers_table(tmp_path, capsys, monkey
     exp_locality.main(["--report", str(empty), "--out", str(tmp_path)])
     out = capsys.readouterr().out
     table = [line for line in out.splitlines() if line.startswith("| ")]
-    assert len(table) == 1 + 6 + 3 and len({line.count("|") for line in table}) == 1
+    assert len(table) == 1 + 6 + 2 and len({line.count("|") for line in table}) == 1
     assert "— / 88.96 (— / 98.37)" in table[1] and "— / 72.28 (— / 75.28)" in table[6]
     assert (tmp_path / "table1.png").stat().st_size > 10_000
 
