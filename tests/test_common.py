@@ -1,6 +1,7 @@
 """common.py: the optimiser rule, the schedules, losses of parts, runs that are killed, records. pytest
 tests/test_common.py"""
 
+import argparse
 import contextlib
 import json
 import math
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,47 @@ def test_warmup_then_constant_or_cosine_scales_every_group():
         assert seen[0] == [0.0, 0.0] and seen[5] == pytest.approx([0.5, 0.005])
         assert seen[60] == pytest.approx([at_half, 0.01 * at_half])
         assert [g["lr"] for g in optimizer.param_groups] == pytest.approx([at_end, 0.01 * at_end], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "hp, want", [({}, [0.2, 0.002]), ({"schedule": "constant", "warmup": 10}, [0.5, 0.005])]
+)
+def test_a_schedule_continues_where_its_state_was_taken(hp, want):
+    stopped, optimizer = two_group_optimizer(), two_group_optimizer()
+    first = common.make_schedule(stopped, hp, 1000)
+    for _ in range(4):
+        stopped.step()
+        first.on_step()
+        first.on_epoch(1.0)
+    second = common.make_schedule(optimizer, hp, 1000)
+    second.load_state_dict(first.state_dict())
+    optimizer.step()
+    second.on_step()
+    second.on_epoch(1.0)  # the fourth without progress, and the fifth step
+    assert [g["lr"] for g in optimizer.param_groups] == pytest.approx(want)
+
+
+def test_a_recipe_reaches_the_optimiser():
+    batch, model = text_batch(), conv_model(denoise=True)
+    hp = dict(lr=1e-3, weight_decay=0.1, batch_size=7, clip=1e-3)
+    optimizer = common.make_optimizer(model, hp)
+    common.train_step(model, optimizer, batch, common.multitask_loss, hp, contextlib.nullcontext(), {})
+    norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
+    assert norm == pytest.approx(1e-3, rel=1e-3)
+    assert optimizer.defaults["betas"] == (0.9, 0.98)  # paper A's
+    other = common.make_optimizer(model, hp | {"betas": (0.9, 0.999)})
+    assert other.defaults["betas"] == (0.9, 0.999)
+
+
+def test_a_cosine_ends_at_its_horizon():
+    optimizer = two_group_optimizer()
+    schedule = common.make_schedule(optimizer, dict(schedule="cosine", warmup=10, horizon=50), steps=200)
+    rates = []
+    for _ in range(60):
+        optimizer.step()
+        schedule.on_step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates[29] == pytest.approx(0.5) and rates[49] == rates[-1] == pytest.approx(0.0, abs=1e-12)
 
 
 # ------------------------------------------------------------------------------------------ losses
@@ -411,6 +454,94 @@ def test_a_checkpoint_never_holds_weights_that_are_no_numbers(fit_args, tmp_path
     assert all(torch.isfinite(t).all() for t in state["model"].values())
 
 
+def test_the_reported_number_is_the_tests_at_the_first_best_validation_epoch(fit_args, tmp_path):
+    """One step an epoch; Adam moves a weight of constant gradient by the rate, so it counts the epochs."""
+    shares = {1: (0.2, 0.6, 0.3, 0.6, 0.1), 2: (0.9, 0.4, 0.8, 0.5, 0.7)}  # val, test
+    task = data.load("text", "unused", limit=8, smoke=True)
+    told = {s: x._replace(label=torch.full_like(x.label, i)) for i, (s, x) in enumerate(task.splits.items())}
+    model = nn.Module()
+    model.epoch = nn.Parameter(torch.zeros(1))
+
+    def loss_fn(model, batch):
+        split, n = int(batch.label[0]), len(batch.label)
+        assert model.training == (split == 0)
+        share = shares[split][round(model.epoch.item()) - 1] if split else 0.5
+        return -model.epoch.sum(), {"acc": (torch.tensor(share * n), n)}
+
+    hp = dict(lr=1.0, weight_decay=0.0, epochs=5, batch_size=8, schedule="constant")
+    result = common.fit(model, replace(task, **told), loss_fn, hp, fit_args, tmp_path)
+    found = [result[key] for key in ("best_epoch", "val_acc", "test_acc", "test_acc_last")]
+    assert found == pytest.approx([2, 0.6, 0.4, 0.7])
+
+
+def test_fit_tells_the_schedule_of_every_step_and_of_the_training_loss(fit_args, tmp_path):
+    task = data.load("text", "unused", limit=8, smoke=True)
+    model, seen = nn.Module(), []
+    model.weight = nn.Parameter(torch.ones(1))
+
+    def loss_fn(model, batch):  # constant in training, falling in evaluation
+        seen.append(batch)
+        return (1.0 if model.training else 1 / len(seen)) + 0 * model.weight.sum(), {
+            "acc": (torch.ones(()), 1)
+        }
+
+    hp = dict(lr=1.0, weight_decay=0.0, epochs=10, batch_size=8)
+    common.fit(model, task, loss_fn, hp, fit_args, tmp_path)
+    rates = [json.loads(line)["lr"] for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert rates == pytest.approx([1.0] * 5 + [0.2] * 3 + [0.1, 0.02])  # cut after 5 and 9, last tenth at 9
+
+
+def test_a_stopped_run_draws_the_dropout_of_the_unbroken_one(fit_args, tmp_path):
+    task = data.load("text", "unused", limit=32, smoke=True)
+    curves = []
+    for deadline in (math.inf, 0.0):  # stopped after every step
+        fit_args.deadline, folder = deadline, tmp_path / str(deadline)
+        folder.mkdir()
+        while not (folder / "log.jsonl").exists() or len((folder / "log.jsonl").read_text().splitlines()) < 2:
+            torch.manual_seed(0)
+            model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3, dropout=0.5)
+            hp = dict(lr=1e-2, weight_decay=0.1, epochs=2, batch_size=16)
+            with contextlib.suppress(common.Interrupted):
+                common.fit(model, task, common.classify_loss, hp, fit_args, folder)
+        curves.append([json.loads(x)["train"] for x in (folder / "log.jsonl").read_text().splitlines()])
+    assert curves[0] == curves[1]
+
+
+def test_flags_reach_the_recipe_and_seeds_are_runs_of_their_own(monkeypatch, tmp_path):
+    seen = []
+
+    def fit(model, task, loss_fn, hp, args, folder, seed=0):
+        seen.append((seed, hp, model.embedding.weight.sum().item()))
+        return {"test_acc": 0.0, "best_epoch": 1, "epochs": 1}
+
+    monkeypatch.setattr(common, "fit", fit)
+    given = dict(lr=0.5, weight_decay=0.25, batch_size=7, epochs=3, max_length=99)
+    flags = [word for row, value in given.items() for word in (f"--{row.replace('_', '-')}", str(value))]
+    exp_locality.main(
+        ["--task", "text", "--smoke", "--seed", "4", "--seeds", "2", "--out", str(tmp_path), *flags]
+    )
+    assert [seed for seed, _, _ in seen] == [4, 5] and seen[0][2] != seen[1][2]
+    assert all(given.items() <= hp.items() for _, hp, _ in seen)
+
+
+def test_autocast_is_what_the_record_says(fit_args, tmp_path):
+    task, seen = data.load("text", "unused", limit=8, smoke=True), []
+    for amp in ("off", "bf16"):
+        fit_args.amp, folder = amp, tmp_path / amp
+        folder.mkdir()
+
+        def loss_fn(model, batch):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return common.classify_loss(model, batch)
+
+        model = models.SequenceModel("conv", 1, 8, 259, 2, d_hidden=8, kernel=3)
+        result = common.fit(
+            model, task, loss_fn, dict(lr=1e-3, weight_decay=0.1, epochs=1, batch_size=8), fit_args, folder
+        )
+        assert result["amp"] == amp and set(seen) == {amp == "bf16"}
+        seen.clear()
+
+
 # ------------------------------------------------------------------------------------------ records
 
 
@@ -506,6 +637,14 @@ def test_an_epoch_says_how_long_the_rest_will_take():
     assert [common.readable(seconds) for seconds in (0, 99, 100, 5999)] == ["0 s", "99 s", "2 min", "100 min"]
 
 
+def test_of_several_recipes_the_one_that_validated_best_is_shown_not_the_one_that_tested_best():
+    def record(lr, val, test):
+        return {"run": "r", "hp": {"lr": lr}, "data": {"hash": "a"}, "val_acc": val, "test_acc": test}
+
+    records = [record(1e-3, 0.6, 0.5), record(1e-4, 0.5, 0.7), record(1e-3, 0.6, 0.52)]
+    assert common.one_recipe(records) == [records[0], records[2]]
+
+
 # ------------------------------------------------------------------------------------------ mistakes
 
 
@@ -543,3 +682,12 @@ def test_compilers_that_lose_gradients_are_refused(tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as stop:
         exp_locality.main(command)
     assert stop.value.code == 2 and "2.11" in capsys.readouterr().err
+
+
+def test_a_time_limit_leaves_time_for_the_checkpoint():
+    assert [common.duration(text) for text in ("90s", "9m", "1.5h", "7")] == [90, 540, 5400, 7]
+    parser = argparse.ArgumentParser()
+    common.add_common_flags(parser, ("text",))
+    for text, seconds in (("100s", 95), ("2h", 7190)):
+        args = common.parse_args(parser, ["--task", "text", "--time-limit", text])
+        assert seconds - 5 < args.deadline - time.monotonic() <= seconds

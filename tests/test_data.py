@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import data
+import exp_spt
 
 ROOT = Path(__file__).parent.parent
 
@@ -117,6 +118,13 @@ def test_an_augmentation_that_a_task_does_not_have_is_refused():
     with pytest.raises(data.DataError, match="listops has none"):
         data.load("listops", "unused", augment="d4", smoke=True)
     assert len(data.load("pathx", "unused", augment="d4", smoke=True).transforms) == 1
+
+
+def test_a_reduced_validation_set_holds_whole_pairs():
+    whole, few = (data.load("retrieval", "unused", smoke=True, limit=n) for n in (None, 7))
+    index = data.fixed_order(len(whole.val.label))[:7]
+    want, got = whole.gather("val", index), few.gather("val", torch.arange(7))
+    assert torch.equal(got.tokens, want.tokens) and torch.equal(got.label, want.label)
 
 
 # ------------------------------------------------------------------------------------------ corrupt
@@ -383,6 +391,34 @@ def test_the_eight_poses_are_equally_likely_and_flips_keep_rows():
     )
 
 
+def test_colours_grey_values_and_labels_are_of_the_same_images(cifar):
+    order = torch.randperm(50_000, generator=seeded(42))
+    whole = data.load("image", cifar)
+    few, kept = data.limited(whole, 40), order[:45_000][data.fixed_order(45_000)[:40]]
+    for task, numbers in ((whole, order[:45_000]), (few, kept)):
+        assert torch.equal(task.train.label, numbers % 10)
+        grey = data.grey(task.rgb[:40]).reshape(-1)
+        assert np.array_equal(grey, task.train.tokens[: len(grey)].numpy())
+    assert torch.equal(whole.val.label, order[45_000:] % 10)  # none of them is trained on
+    colours = exp_spt.colour_images(cifar, 40, None, smoke=False)
+    for split in ("train", "val", "test"):
+        grey = data.grey(colours.splits[split].tokens.view(-1, 3)[: 40 * 1024].numpy())
+        assert np.array_equal(grey, few.splits[split].tokens[: len(grey)].numpy())
+
+
+def test_flips_mirror_and_d4_turns_what_is_trained_on():
+    def images(augment):
+        task = data.load("pathfinder", "unused", augment=augment, smoke=True)
+        seen = next(task.training_batches([torch.arange(64)], seeded(), 0)).tokens.view(-1, 32, 32)
+        return task.gather("train", torch.arange(64)).tokens.view(-1, 32, 32), seen
+
+    clean, flipped = images("flip")
+    same, mirrored = ((flipped == x).all((1, 2)) for x in (clean, clean.flip(2)))
+    assert (same | mirrored).all() and 16 < mirrored.sum() < 48
+    clean, turned = images("d4")
+    assert 0 < (turned == clean.mT).all((1, 2)).sum() < 32
+
+
 # ------------------------------------------------------------------------------------------ pathfinder
 
 
@@ -513,3 +549,12 @@ def test_a_task_that_cannot_be_had_does_not_keep_the_others_from_their_turn(tmp_
     )
     data.main(["--fetch", "--task", "listops", "--data-dir", str(tmp_path)])
     assert "nothing to fetch" in capsys.readouterr().out
+
+
+def test_check_counts_what_stands_in_two_splits(tmp_path):
+    splits = {
+        s: (*data.ragged(texts), [0, 1])
+        for s, texts in (("train", [b"a", b"b"]), ("val", [b"c", b"b"]), ("test", [b"a", b"c"]))
+    }
+    data.pack(tmp_path / "packed" / "text", "text", splits, {"from": "test"})
+    assert data.check("text", tmp_path)["already in an earlier split"] == "1 of val, 2 of test"

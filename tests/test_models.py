@@ -1,5 +1,7 @@
 """models.py against naive versions written from each layer's definition, in float64."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -337,6 +339,32 @@ def test_gmlp_keeps_its_small_signals_in_float32():
         assert error(single, exact) < 1e-5
 
 
+def test_s4_starts_with_the_same_kernel_whatever_its_longest_sequence():
+    """C~ = C (I - Abar^max_length) is a change of variables: the kernel is that of C."""
+    kernels = []
+    for longest in (64, 200):
+        torch.manual_seed(0)
+        kernels.append(models.S4Block(4, 16, longest, dt_min=0.05).kernel(64).detach())
+    assert error(*kernels) < 1e-4
+
+
+def test_starts_of_the_state_spaces():
+    torch.manual_seed(0)
+    dlr = models.DLRBlock(32, 256)
+    real, step = -dlr.A_root.square(), 2 * math.pi / 256
+    torch.testing.assert_close(dlr.A_imag, torch.arange(256) * step)
+    assert -0.05 <= real.min() < -0.03 and -0.0001 < real.max() <= -0.00005
+    assert abs(dlr.W.std() * 256 - 1) < 0.05
+    for c_init, fan in (("lecun", 64 * 32), ("trunc", 64)):
+        s5 = models.S5Block(32, 64, c_init=c_init)
+        assert abs(s5.C_weight.square().mean() * fan - 1) < 0.1
+    lru = models.LRUBlock(16, 4000, r_min=0.5, r_max=0.9)
+    radius = torch.exp(-lru.nu_log.exp())
+    assert 0.5 <= radius.min() < 0.51 and 0.89 < radius.max() <= 0.9
+    assert abs(radius.square().mean() - 0.53) < 0.01  # uniform in area
+    torch.testing.assert_close(lru.gamma_log.exp(), (1 - radius.square()).sqrt(), rtol=1e-3, atol=1e-4)
+
+
 # ------------------------------------------------------------------------------------------ positions,
 # attention
 
@@ -502,6 +530,14 @@ def test_mega_rotary_bias_depends_on_the_distance_only():
     for offset in (-5, 0, 9):
         diagonal = torch.diagonal(bias, offset)
         assert (diagonal - diagonal[0]).abs().max() < 1e-6 and diagonal[0] != 0
+
+
+@pytest.mark.parametrize("position, width", [("rotary", 16), ("rotary-heads", 4)])
+def test_a_models_rotary_frequencies_are_those_it_was_asked_for(position, width):
+    table = {"position": position, "disable_half": True, "base": 100.0, "heads": 4, "d_ff": 8}
+    attention = models.SequenceModel("transformer", 1, 16, 9, 2, **table).blocks[0].attention
+    theta = 100.0 ** (-torch.arange(0, width, 2) / width) * (torch.arange(width // 2) % 2)
+    torch.testing.assert_close(attention.theta, theta)
 
 
 # ------------------------------------------------------------------------------------------ norms, pooling
@@ -899,3 +935,96 @@ def test_summed_sinusoidal_positions_grow_with_the_sequence_and_stay_out_of_chec
         want = model.embedding(tokens[:, :length]) + models.sinusoidal_positions(length, 6).float()
         torch.testing.assert_close(features, want)
     assert not any("sinusoid" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_transformer_block_is_its_equation(activation, prenorm):
+    torch.manual_seed(0)
+    block = models.TransformerBlock(8, 12, activation, prenorm, heads=2).double()
+    x, mask = randn(2, 9, 8), torch.ones(2, 9, dtype=torch.bool)
+    with torch.no_grad():
+        for p in (*block.norm1.parameters(), *block.norm2.parameters()):
+            p.uniform_(0.5, 2)
+
+    def norm(layer, z):
+        return F.layer_norm(z, (8,), layer.weight, layer.bias)
+
+    def feed(z):
+        return block.output_linear({"relu": F.relu, "gelu": F.gelu}[activation](block.input_linear(z)))
+
+    if prenorm:
+        y = x + block.attention(norm(block.norm1, x), mask)
+        want = y + feed(norm(block.norm2, y))
+    else:
+        y = norm(block.norm1, x + block.attention(x, mask))
+        want = norm(block.norm2, y + feed(y))
+    assert error(block(x, mask), want) < 1e-12
+
+
+@pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu", "gelu"])
+def test_s5_block_is_its_equation(activation):
+    torch.manual_seed(0)
+    block = models.S5Block(6, 4, activation=activation, norm="layer").double()
+    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
+    Lambda = torch.stack([block.Lambda_real, block.Lambda_imag], -1)
+    state = Lambda, block.B_weight, block.C_weight, block.skip_weight, block.log_step, True
+    y = models.s5_apply(F.layer_norm(x, (6,)), *state)
+    q = F.gelu(y, approximate="tanh")
+    W = block.gate_linear(q) if block.gate_linear else None
+    gates = {"half_glu1": lambda: q * W.sigmoid(), "half_glu2": lambda: y * W.sigmoid(), "gelu": lambda: q}
+    gates["full_glu"] = lambda: W[..., :6] * W[..., 6:].sigmoid()
+    assert error(block(x, mask), x + gates[activation]()) < 1e-12
+
+
+def test_kernel_block_is_its_equation():
+    torch.manual_seed(0)
+    block = models.S4DBlock(6, 4).double()
+    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
+    z = F.layer_norm(x, (6,))
+    y = models.long_conv(z.mT, *block.kernel(9)).mT + block.skip_weight * z
+    assert error(block(x, mask), x + F.glu(block.output_linear(F.gelu(y)))) < 1e-12
+
+
+def test_mega_block_ends_with_its_feed_forward_layer():
+    for prenorm in (True, False):
+        torch.manual_seed(0)
+        block = models.MegaBlock(4, 6, 3, 2, 16, prenorm=prenorm).double()
+        x, mask = randn(1, 9, 4), torch.ones(1, 9, dtype=torch.bool)
+        y = block.gated_attention(x, mask)
+        z = F.layer_norm(y, (4,)) if prenorm else y
+        want = y + block.output_linear(F.silu(block.input_linear(z)))
+        assert error(block(x, mask), want if prenorm else F.layer_norm(want, (4,))) < 1e-12
+
+
+def test_dropout_is_for_training_and_tied_over_positions_where_asked():
+    x = torch.ones(8, 50, 64)
+    for tied in (False, True):
+        block = models.ResidualBlock(64, dropout=0.25, tie_dropout=tied)
+        y = block.drop(x)
+        assert torch.equal(block.eval().drop(x), x)
+        kept = y != 0
+        assert torch.allclose(y[kept], torch.tensor(4 / 3)) and abs(kept.float().mean() - 0.75) < 0.1
+        assert (kept == kept[:, :1]).all() == tied and not (kept == kept[:1]).all()
+
+
+def test_pairs_are_read_as_the_papers_write_them():
+    x, y = torch.tensor([[2.0]]), torch.tensor([[5.0]])
+    for pair, want in (("[x;y]", [2, 5]), ("[x;y;x*y]", [2, 5, 10]), ("[u,v,u-v,u*v]", [2, 5, -3, 10])):
+        assert [float(z) for z in models.PAIRS[pair](x, y)] == want
+
+
+@pytest.mark.parametrize(
+    "name, decayed",
+    [
+        ("gmlp", {"kernel_taps", "input_linear.weight", "output_linear.weight"}),
+        ("s4", {"kernel_C", "skip_weight", "output_linear.weight"}),
+        ("sgconv", {"kernel_taps", "skip_weight", "output_linear.weight"}),
+    ],
+)
+def test_kernels_decay_and_state_spaces_do_not(name, decayed):
+    model = small_model(name, 1, denoise=False)
+    groups = common.parameter_groups(model, dict(lr=0.01, weight_decay=0.2))
+    found = {id(p) for g in groups if g["weight_decay"] == 0.2 for p in g["params"]}
+    names = {n.removeprefix("blocks.0.") for n, p in model.named_parameters() if id(p) in found}
+    assert names == decayed | {"head.weight"}

@@ -472,6 +472,22 @@ def test_flipping_the_half_changes_that_row_alone():
         assert {row for row in plain if plain[row] != flipped[row]} == {"disable_half"}
 
 
+@pytest.mark.parametrize("factor, budget", [(0.1, "paper"), (10, "reduced")])
+def test_only_a_lowered_rate_of_mega_is_still_the_papers_budget(factor, budget, monkeypatch):
+    seen = []
+    monkeypatch.setattr(data, "require", lambda *args: None)
+    monkeypatch.setattr(data, "load_recipe", lambda *args: None)
+
+    def run_cell(args, hp, paper, **rest):
+        seen.append(common.budget(args, hp, paper))
+
+    monkeypatch.setattr(common, "run_cell", run_cell)
+    for script in (exp_multitask, exp_kernels):
+        lr = str(script.recipe("mega", "text")["lr"] * factor)
+        script.main(["--task", "text", "--model", "mega", "--lr", lr])
+    assert seen == [budget] * 2
+
+
 # ------------------------------------------------------------------------------------------ reports
 
 

@@ -412,6 +412,22 @@ def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
     assert (len(few), len(some), len(every)) == (2, 20, 40) and few < some < every
 
 
+@pytest.mark.parametrize(
+    "flags, budget", [({}, "paper"), ({"lr_pretrain": 0.5}, "reduced"), ({"epochs_pretrain": 3}, "reduced")]
+)
+def test_a_pretraining_of_ours_makes_the_cell_a_reduced_one(flags, budget, monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(exp_spt, "load", lambda *args: tiny("image"))
+    monkeypatch.setattr(exp_spt, "pretrain", lambda *args: None)
+    monkeypatch.setattr(common, "fit", lambda *args: {"test_acc": 0.0, "best_epoch": 1, "epochs": 1})
+    monkeypatch.setattr(exp_spt, "curve", lambda folder: [])
+    monkeypatch.setattr(common, "record", lambda a, f, i, r, budget, s: seen.append(budget))
+    args = argparse.Namespace(smoke=False, augment="paper", limit=None, max_length=None, **flags)
+    args.out, args.fresh = tmp_path, False
+    exp_spt.run_cell(args, "image", Cell("transformer", "masked"), 0)
+    assert seen == [budget]
+
+
 # ------------------------------------------------------------------------------------------ both halves
 
 
@@ -562,6 +578,19 @@ def test_colour_images_carry_three_symbols_a_position():
     red = grey.gather("train", torch.arange(2)).tokens
     assert batch.tokens.shape == (2, 3072) and torch.equal(batch.tokens[:, ::3], red)
     assert torch.equal(task.train.label, grey.train.label)
+
+
+def test_fine_tuning_starts_from_what_was_pretrained(script, tmp_path):
+    first, spt = script("--objective", "masked", "--epochs", "1", "--epochs-pretrain", "1", "--lr", "1e-30")
+    before, after = (torch.load(tmp_path / r["run"] / "best.pt")["model"] for r in (first, spt))
+    body = [name for name in after if not name.startswith("head.")]
+    assert len(body) > 10 and all(torch.equal(before[name], after[name]) for name in body)
+
+
+def test_the_multitask_arm_restores_what_was_corrupted(script, tmp_path):
+    (record,) = script("--objective", "multitask", "--epochs", "1")
+    (line,) = (tmp_path / record["run"] / "log.jsonl").read_text().splitlines()
+    assert json.loads(line)["train"]["denoise_acc"] > 0
 
 
 # ------------------------------------------------------------------------------------------ report, flags
