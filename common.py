@@ -22,6 +22,7 @@ import contextlib
 import datetime
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -1045,8 +1046,6 @@ def write_atomically(path, content):
 
 
 def save_checkpoint(path, state):
-    import io
-
     buffer = io.BytesIO()
     torch.save(state, buffer)
     write_atomically(path, buffer.getvalue())
