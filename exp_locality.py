@@ -146,7 +146,7 @@ def full_table(cells):
 
 def plot(records, path):
     """Accuracy against kernel size: the paper's curves as lines, our full runs as filled and reduced
-    ones as open dots."""
+    ones as open dots, joined where they may be compared."""
     plt = common.pyplot()
     figure, axes = plt.subplots(1, len(TASKS7), figsize=(16, 3.8), sharex=True, layout="constrained")
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
@@ -158,21 +158,9 @@ def plot(records, path):
             marker=".",
             label="paper A, Table 1",
         )
-        for budget, face in (("paper", "#D55E00"), ("reduced", "none")):
-            points = [
-                (r["cell"]["kernel"], 100 * r["test_acc"])
-                for r in records
-                if r["task"] == name and r["budget"] == budget
-            ]
-            label = "ours, paper's budget" if budget == "paper" else "ours, reduced budget"
-            axis.scatter(
-                *(zip(*points) if points else ([], [])),
-                marker="o",
-                facecolor=face,
-                edgecolor="#D55E00",
-                zorder=3,
-                label=label,
-            )
+        ours = [r for r in records if r["task"] == name]
+        plot_ours(axis, [r for r in ours if r["budget"] == "paper"], "#D55E00", "ours, paper's budget")
+        plot_ours(axis, [r for r in ours if r["budget"] == "reduced"], "none", "ours, reduced budget")
         axis.set(
             title=f"{data.TITLES[name]} ({TABLE7['depth'][i]} layers)",
             xlabel="kernel size K (positions)",
@@ -184,6 +172,19 @@ def plot(records, path):
     axes[0].set_ylabel("test accuracy (%)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     common.save_figure(figure, path)
+
+
+def plot_ours(axis, records, face, label):
+    """A dot for each run of one task, and a thin line through the means of those on equal terms."""
+    rows = {}
+    for r in records:
+        row = rows.setdefault(common.terms(r, recipe(r["task"])), {})
+        row.setdefault(r["cell"]["kernel"], []).append(100 * r["test_acc"])
+    for row in rows.values():
+        axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color="#D55E00", linewidth=0.8)
+    dots = [(kernel, run) for row in rows.values() for kernel, runs in row.items() for run in runs]
+    xy = zip(*dots) if dots else ([], [])  # no dots, yet a place in the legend
+    axis.scatter(*xy, marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -551,7 +551,7 @@ def append_many(path, worker):
 
 
 def test_eight_processes_append_8000_whole_lines(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # waiting for the disk, they would seldom collide
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # waiting for the disk, they would not collide
     path = tmp_path / "results.jsonl"
     workers = [
         multiprocessing.get_context("fork").Process(target=append_many, args=(path, w)) for w in range(8)

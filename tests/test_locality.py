@@ -124,6 +124,21 @@ def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
     assert "40.00 (n=1, not the official images) / —" in capsys.readouterr().out
 
 
+def test_the_figure_joins_only_runs_on_equal_terms():
+    axis, lines = common.pyplot().figure().subplots(), []
+    for epochs, kernel, accuracy in ((4, 5, 0.6), (4, 5, 0.7), (4, 61, 0.8), (8, 5, 0.9)):
+        hp = exp_locality.recipe("text") | {"epochs": epochs}
+        run = dict(task="text", cell={"kernel": kernel}, hp=hp, limit=None, data={}, test_acc=accuracy)
+        lines.append(run)
+    exp_locality.plot_ours(axis, lines, "none", "ours")
+    drawn = [list(map(tuple, line.get_xydata())) for line in axis.lines]
+    assert drawn == [[(5, pytest.approx(65)), (61, pytest.approx(80))], [(5, pytest.approx(90))]]
+    [dots] = axis.collections
+    wanted = [[5, 60], [5, 70], [61, 80], [5, 90]]
+    assert dots.get_offsets().tolist() == [pytest.approx(dot) for dot in wanted]
+    common.pyplot().close()
+
+
 @pytest.mark.parametrize(
     "flags, budget",
     [([], "paper"), (["--kernel", "9"], "paper"), (["--epochs", "80"], "paper")]
