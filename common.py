@@ -23,6 +23,7 @@ import datetime
 import errno
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -1224,19 +1225,23 @@ def run_cells(args, cells, run, *expected):
     process is at it) does not keep the others from their turn. Raises UserError at the end if there was one;
     `expected` are further types of such errors.
     """
-    cells, failed = list(cells), 0
-    for cell in cells:
-        for seed in range(args.seed, args.seed + args.seeds):
-            try:
-                run(args, *cell, seed)
-            except (UserError, *expected) as error:
-                if len(cells) * args.seeds == 1 or ranks() > 1:  # ranks that go on alone wait for each other
-                    raise
-                print(f"error: {error}", file=sys.stderr, flush=True)
-                failed += 1
-                release(*CLAIMED)
+    runs, failed = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), 0
+    for number, (cell, seed) in enumerate(runs, 1):
+        try:
+            run(args, *cell, seed)
+        except (UserError, *expected) as error:
+            if len(runs) == 1 or ranks() > 1:  # ranks that go on alone wait for each other
+                raise
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            failed += 1
+            release(*CLAIMED)
+        except (Interrupted, KeyboardInterrupt):
+            if args.fresh and number < len(runs):
+                left = f"the {len(runs) - number} after it were not begun"
+                print(f"note: {left}, give --fresh for those of them that have old records", file=sys.stderr)
+            raise
     if failed:
-        raise UserError(f"{failed} of {len(cells) * args.seeds} cells did not finish, for the reasons above")
+        raise UserError(f"{failed} of {len(runs)} cells did not finish, for the reasons above")
 
 
 def record(args, folder, identity, result, budget, source):
@@ -1312,10 +1317,12 @@ def set_torn_line_aside(file, path):
 
 
 def finished_runs(args, task, exps):
-    """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke."""
+    """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke.
+    Of a run that was done again the last one, whose best.pt it is."""
+    newest = {r["run"]: r for r in read_records([args.out / "results.jsonl"])}
     return [
         r
-        for r in read_records([args.out / "results.jsonl"])
+        for r in newest.values()
         if r["task"] == task
         and bool(r.get("smoke")) == args.smoke
         and r["exp"] in exps
@@ -1354,9 +1361,10 @@ def moment(record):
     return datetime.datetime.fromisoformat(record["date"]).astimezone()
 
 
-def report_records(args, exp, tasks, models, *cell):
+def report_records(args, exp, tasks, models, cell, optional=()):
     """The records of one experiment for its table: no smoke runs, of identical cells the newest; and none of
-    other tasks or models, or without these keys of `cell`, which a changed copy of the script may write."""
+    other tasks or models, or whose cell has not the keys `cell` and at most the `optional` ones besides: a
+    changed script's runs are not this table's."""
     default = [args.out / "results.jsonl", *sorted((Path(__file__).parent / "results").glob("*.jsonl"))]
     paths = [Path(p) for p in args.report] or default
     missing = [str(p) for p in paths if args.report and not p.is_file()]
@@ -1371,7 +1379,7 @@ def report_records(args, exp, tasks, models, *cell):
     fit_in = [
         r
         for r in newest.values()
-        if r["task"] in tasks and r["model"] in models and r["cell"].keys() >= {*cell}
+        if r["task"] in tasks and r["model"] in models and {*cell} <= r["cell"].keys() <= {*cell, *optional}
     ]
     strange = len(newest) - len(fit_in)
     left_out = [f"{smoke} smoke runs"] * (smoke > 0) + [f"{older} older or repeated records"] * (older > 0)

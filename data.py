@@ -288,6 +288,7 @@ def pack(folder, task, splits, source):
         counts = {name: len(label) for name, (_, _, label) in splits.items()}
         manifest = {"task": task, "counts": counts, "hash": content_hash(splits), **source}
         (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
+        private.chmod(folder.parent.stat().st_mode)  # mkdtemp's is readable by one user only
         try:
             os.rename(private, folder)
         except OSError:
@@ -333,8 +334,12 @@ def unpack(folder, task):
 
 
 def is_whole(folder):
-    """Whether the files of `folder` are all there: its manifest is written last."""
-    return (folder / "manifest.json").exists()
+    """Whether the files of `folder` are all there: its manifest is written last. Raises DataError for a
+    folder that cannot be looked into."""
+    try:
+        return (folder / "manifest.json").exists()
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}; choose another --data-dir") from error
 
 
 def packed(root, task, make):
@@ -350,9 +355,10 @@ def packed(root, task, make):
 
 
 def release_folders(root):
-    """Where the folders of an unpacked LRA release may lie: it holds itself once more, and everyone uses the
-    inner one."""
-    return root, root / "lra_release" / "lra_release", root / "lra_release"
+    """Where the folders of an unpacked LRA release may lie, `root` itself being one: it holds itself once
+    more, and everyone uses the inner one."""
+    outer = root / "lra_release"
+    return (outer, root) if root.name == outer.name else (root, outer / outer.name, outer)
 
 
 def ragged(documents):
@@ -371,11 +377,12 @@ def select(split, index, docs=1):
     """The examples `index` of a ragged split, in that order, as a new Split."""
     index = torch.as_tensor(index)
     rows = document_rows(index, docs)
+    bounds = zip(split.offsets[rows].tolist(), split.offsets[rows + 1].tolist())
+    # Document by document: an index for each token would take 24 times the memory of the tokens.
+    tokens = torch.cat([split.tokens[:0], *(split.tokens[start:stop] for start, stop in bounds)])
     lengths = split.offsets.diff()[rows]
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    shift = torch.repeat_interleave(split.offsets[rows] - offsets[:-1], lengths)
-    where = shift + torch.arange(int(offsets[-1]))
-    return Split(split.tokens[where], offsets, split.label[index])
+    return Split(tokens, offsets, split.label[index])
 
 
 # ------------------------------------------------------------------------------------------ fetch
@@ -841,6 +848,8 @@ def read_listops_tsv(path):
                     expressions.append(bytes([symbol_of[word] for word in words]))
                 except KeyError as error:
                     fail(line, f"{error.args[0][:20].decode(errors='replace')!r} is not a ListOps symbol")
+                if len(words) > SHAPES["listops"]["max_length"]:
+                    fail(line, f"{len(words):,} symbols are more than any expression of the task has")
                 targets.append(int(target))
             flat = np.frombuffer(b"".join(expressions), np.uint8)
             sizes = [len(expression) for expression in expressions]
@@ -976,6 +985,9 @@ def read_imdb(folder):
                 )
             bar = tqdm(files, f"reading {split}/{sentiment}", leave=False, disable=None)
             documents += [f.read_bytes()[:4096] for f in bar]
+            if b"" in documents:
+                empty = files[documents.index(b"") - len(labels)]
+                raise DataError(f"{empty} is empty; unpack aclImdb_v1.tar.gz again")
             labels += [label] * len(files)
         sets[split] = Split(*map(torch.from_numpy, ragged(documents)), torch.tensor(labels))
     n = 2 * IMDB_PER_CLASS
@@ -1264,6 +1276,9 @@ class AugmentedImages(torch.utils.data.Dataset):
     def __init__(self, rgb, seed):
         self.rgb, self.seed, self.transform = rgb, seed, paper_augmentation()
 
+    def __reduce__(self):  # to workers that are not forked: the operations cannot be sent
+        return AugmentedImages, (self.rgb, self.seed)
+
     def __getitem__(self, item):
         from PIL import Image
 
@@ -1285,7 +1300,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=items,
         num_workers=workers,
-        # A forked worker has the images; to another kind they would have to be sent.
+        # A forked worker has the images; to another kind they are sent.
         multiprocessing_context="fork" if sys.platform == "linux" else None,
         prefetch_factor=8,
         worker_init_fn=ignore_signals,
@@ -1343,6 +1358,10 @@ def load_pathfinder(root, name, levels):
 
         def make():
             sets = {level: pathfinder.read_png_folder(official, level) for level in wanted}
+            for level, (images, _) in sets.items():
+                if images.shape[1] != size * size:
+                    found = f"{images.shape[1]:,} pixels, not {size} x {size}"
+                    raise DataError(f"{official / pathfinder.FOLDERS[level]} holds images of {found}")
             return pathfinder_splits(sets), {"from": "lra_release"}
 
         splits, source = packed(root, f"{name}-{levels}", make)
@@ -1519,6 +1538,8 @@ def require(names, root, smoke=False, augment=None):
     `names`, or where Retrieval is not in `root`: it is fetched only when asked for."""
     for name in names:
         require_images(name, augment)
+        if augment == "none" and name not in ("listops", "image"):
+            raise DataError(f"--augment none changes nothing of {name}, which has none; leave the flag out")
     if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
         find_aan(root)
 
@@ -1607,7 +1628,8 @@ def check(name, root):
     task = load(name, root, augment="none", levels="all" if three else "hard")
     shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
     lengths = torch.cat(list(task.lengths.values())).double()
-    symbols = torch.cat([split.tokens.unique() for split in task.splits.values()]).unique()
+    pieces = [piece for split in task.splits.values() for piece in split.tokens.split(1 << 24)]
+    symbols = torch.cat([piece.unique() for piece in pieces]).unique()  # unique takes 18 times its input
     seen, repeated = set(), []
     for split, (tokens, offsets, _) in task.splits.items():
         bounds, content = offsets[:: task.docs].tolist(), tokens.numpy()
@@ -1813,7 +1835,8 @@ def attend_to(name, args):
     elif args.fetch and name not in ("text", "image", "retrieval"):
         print(f"{name}: nothing to fetch, --prepare generates it")
     else:
-        if args.fetch and name == "retrieval":  # load() never starts the 8.2 GB by itself
+        # load() never starts the 8.2 GB by itself.
+        if args.fetch and name == "retrieval" and not is_present(name, root):
             fetch_retrieval(root, keep_archive=args.keep_archive)
         task = load(name, root)
         where, digest = task.source["from"], task.source["hash"][:12]

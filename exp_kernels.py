@@ -16,6 +16,8 @@ Full cells want a GPU; for a quick look: `--task text --smoke` (seconds, no down
 """
 
 import argparse
+import contextlib
+import json
 import math
 from itertools import product
 from pathlib import Path
@@ -301,7 +303,7 @@ def label(model, techniques="yes"):
 
 
 def report(args):
-    records = common.report_records(args, "kernels", TASKS6, TABLES, "techniques")
+    records = common.report_records(args, "kernels", TASKS6, TABLES, ["techniques"])
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in records}
     full = [r for r in records if r["budget"] == "paper"]
     rows = [[name, *(f"{v:.2f}" for v in TABLE3[name])] for name in ("S4 (Gu et al.)", "S5 (Smith et al.)")]
@@ -336,14 +338,19 @@ WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernel
 
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
+    given = [f"--{row.replace('_', '-')}" for row in common.overrides(args)] + ["--limit"] * bool(args.limit)
+    if given:
+        raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
     if args.checkpoint:
-        state, run = checkpoint(args.checkpoint), args.checkpoint.resolve().parent.name
-        panel = f"epoch {state['epoch']}", state["arguments"], state["model"]
-        return draw_kernels(args, run, run, [panel])
+        state, folder = checkpoint(args.checkpoint), args.checkpoint.resolve().parent
+        what = f"epoch {state['epoch']}" + ", itself started at random" * started_at_random(folder)
+        return draw_kernels(args, folder.name, folder.name, [(what, state["arguments"], state["model"])])
     for name in common.chosen(args.task, TASKS6):
         panels = []
         for model in chosen:
             run, state = best_run(args, model, name)
+            which = run["run"] if run else "no finished run, its start"
+            print(f"{data.TITLES[name]}, {NAMES[model]}: {which}")
             if run:
                 panels.append((f"trained, {run['test_acc']:.1%}", state["arguments"], state["model"]))
             else:
@@ -376,13 +383,26 @@ def energy_row(model, which, profiles):
 
 def best_run(args, model, name):
     """(record, checkpoint) of the finished run of a model on a task, or (None, None); of several a full one,
-    of these the one that validated best."""
+    of these the one that validated best. Runs of exp_spt that started at random do not count, nor those of
+    the other scripts whose techniques are not as --no-techniques says."""
     scripts = ("kernels", "multitask", "spt")  # spt-pretrain has no accuracy
-    finished = [r for r in common.finished_runs(args, name, scripts) if r["model"] == model]
+    wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
+    finished = [
+        r
+        for r in common.finished_runs(args, name, scripts)
+        if r["model"] == model and all(r["cell"].get(key, value) == value for key, value in wanted.items())
+    ]
     if not finished:
         return None, None
     run = max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]))
     return run, checkpoint(args.out / run["run"] / "best.pt")
+
+
+def started_at_random(folder):
+    """Whether the run in `folder` began with random parameters (exp_spt.py --init random)."""
+    with contextlib.suppress(OSError, ValueError):  # a best.pt alone does not say
+        return json.loads((folder / "identity.json").read_text())["cell"].get("init") == "random"
+    return False
 
 
 def model_rows(hp):
@@ -426,8 +446,9 @@ def plot(panels, heading, path):
 
     panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
 
-    deviation: every layer, where the paper shows each second; its scales are lost, ours are logarithmic, but
-    Path-X's distance is linear and marked at the rows of the image.
+    deviation: every layer, where the paper shows each second, and trained on labels, where the paper's are
+    pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those); its scales are lost,
+    ours are logarithmic, but Path-X's distance is linear and marked at the rows of the image.
     """
     plt = common.pyplot()
     columns = min(4, len(panels))
@@ -453,8 +474,9 @@ def plot(panels, heading, path):
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
         else:
-            last = 8 * PATHX_WIDTH
-            ticks = range(0, last + 1, PATHX_WIDTH)
+            width = math.isqrt(last + 1)  # of Path-X's images, or of Path-X-256's
+            last = 8 * width
+            ticks = range(0, last + 1, width)
         axis.set_xlim(0, last)
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.grid(alpha=0.3)
@@ -488,7 +510,8 @@ def main(argv=None):
         nargs="+",
         choices=[*TABLES, "all"],
         metavar="MODEL",
-        help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp)",
+        help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp; gmlp with --smoke; all "
+        "with --figure)",
     )
     common.add_technique_flags(parser)
     parser.add_argument(

@@ -123,7 +123,7 @@ def train_smoke_model(args, task):
     )
 
 
-# Whose runs have a ListOps model; spt-pretrain's has no classifier.
+# Whose runs have a ListOps model; the classifier of spt-pretrain's is untrained.
 SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")
 TRANSFORMERS = ("transformer", "rotary")
 
@@ -151,6 +151,8 @@ def rebuilt(path):
             raise ValueError("it does not say how its model was built")
         if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
             raise ValueError("it is of another task")
+        if "objective" in state.get("hp", {}):
+            raise ValueError("it is pretrained only and has no trained classifier")
         model = models.SequenceModel(**arguments)
         model.load_state_dict(state["model"])
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -179,12 +181,12 @@ def predictions(model, task, split, args):
 
 
 def report(args):
-    records = common.report_records(args, "listops", ("listops",), ("rule",), "rule")
+    records = common.report_records(args, "listops", ("listops",), ("rule",), ["rule"])
     print("### Appendix B: what simple rules get on ListOps\n\nAccuracy in %\n")
     groups = {}
     for r in records:
-        groups.setdefault((r["data"]["from"], r["budget"], r["limit"]), []).append(r)
-    for (source, _, limit), group in sorted(groups.items(), key=str) or [(("not run", None, None), [])]:
+        groups.setdefault((r["data"]["from"], r["limit"], r["data"]["hash"]), []).append(r)
+    for (source, limit, _), group in sorted(groups.items(), key=str) or [(("not run", None, None), [])]:
         rows = []
         for rule in RULES:
             ours = [r for r in group if r["cell"]["rule"] == rule]

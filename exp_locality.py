@@ -111,7 +111,7 @@ def run_cell(args, name, kernel, seed):
 
 
 def report(args):
-    records = common.report_records(args, "locality", TASKS7, ("conv",), "kernel")
+    records = common.report_records(args, "locality", TASKS7, ("conv",), ["kernel"])
     records.sort(key=lambda r: r["cell"]["kernel"])
     full = {}
     for r in records:

@@ -158,7 +158,7 @@ def run_cell(args, name, model, seed):
 
 
 def report(args):
-    records = common.report_records(args, "multitask", COLUMNS, TABLES, "techniques")
+    records = common.report_records(args, "multitask", COLUMNS, TABLES, ["techniques"])
     variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in records}
     print("### Table 2, as the paper ran it\n\nTest accuracy in %\n")
     rows = []

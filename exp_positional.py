@@ -85,10 +85,11 @@ def run_cell(args, name, position, seed):
 
 
 def report(args):
-    records = common.report_records(args, "positional", COLUMNS, ("transformer",), "position", "techniques")
+    cell = ["position", "techniques"]
+    records = common.report_records(args, "positional", COLUMNS, ["transformer"], cell, ["half"])
     # exp_multitask's Transformer is this table's rotary column: the same recipe, so the same run.
     own = {same_run(r) for r in records}
-    for r in common.report_records(args, "multitask", COLUMNS, TABLES, "techniques"):
+    for r in common.report_records(args, "multitask", COLUMNS, TABLES, ["techniques"]):
         if r["model"] == "transformer" and same_run(r) not in own:
             records.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in records}
@@ -132,7 +133,8 @@ def main(argv=None):
         nargs="+",
         choices=[*POSITIONS, "all"],
         metavar="POSITION",
-        help=f"{', '.join(POSITIONS)} or all (default: those of the table, rotary learned sinusoidal)",
+        help=f"{', '.join(POSITIONS)} or all (default: those of the table, rotary learned sinusoidal; rotary "
+        "with --no-techniques, --flip-half or --smoke)",
     )
     parser.add_argument(
         "--flip-half",

@@ -480,15 +480,13 @@ def arguments(task, cell, hp, pretraining):
         head=hp.get("head", "linear"),
         pair="[u,v,u-v,u*v]",
         causal=cell.objective == "causal",
+        max_length=task.max_length // channels,
     )
     found |= {row: hp[row] for row in BLOCK_ARGS[cell.model]}
     if cell.model in ("transformer", "rotary"):
         found |= {"block": "transformer", "activation": "gelu"}
     if cell.model == "s4":
         found["tie_dropout"] = True
-    # The Transformer's table of sinusoids has its full length from the start.
-    if cell.model in ("transformer", "s4", "mega", "gmlp"):
-        found["max_length"] = task.max_length // channels
     return found
 
 
@@ -543,6 +541,7 @@ def recipe(name, cell, args=None):
         hp["fraction"] = None  # any other fraction is not the paper's
     if cell.objective == "causal" and name == "listops":
         hp["pooling"] = "last"
+    length = hp["epochs"] / hp["batch_size"]  # in steps, but for the number of examples
     if name == "pathx" and Cell("s4", "none") == cell:
         hp["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its own pretrained S4 takes the maximum
     if smoke:
@@ -557,7 +556,8 @@ def recipe(name, cell, args=None):
     alone = cell.objective in ("none", "multitask")  # one training instead of two
     if cell.share is not None:  # a fixed total, shared out
         total = given.get("epochs", hp["epochs"] if smoke else TIED.get(name, hp["epochs"]))
-        if "epochs" in given and not batch and not smoke:  # a budget of ours: as many steps in every arm
+        ours = "epochs" in given or "limit" in given
+        if ours and not batch and not smoke:  # a budget of ours: as many steps in every arm
             scratch = tuned(name, cell._replace(objective="none"))
             hp |= {"batch_size": scratch["batch_size"], "batch_pretrain": scratch["batch_size"]}
         hp["epochs_pretrain"] = min(max(1, round(cell.share * total)), total - 1)
@@ -568,6 +568,8 @@ def recipe(name, cell, args=None):
         halves = recipe(name, cell._replace(objective="masked"), args)
         hp["epochs"] = round(hp["batch_size"] * sum(half["epochs"] / half["batch_size"] for half in halves))
     horizon = hp.pop("horizon", None)
+    if horizon:  # of a longer training than the table's: as much later, or the rate would be 0 before its end
+        horizon = round(horizon * max(1.0, hp["epochs"] / hp["batch_size"] / length))
     # Nothing reads "objective" and "ratio": they are here because they make a pretraining what it is.
     first = {row: hp.pop(f"{row}_pretrain") for row in ("lr", "epochs", "warmup")}
     first["batch_size"] = hp.pop("batch_pretrain")
@@ -752,7 +754,7 @@ def averaged(records, column, cell):
 
 
 def report(args):
-    records = common.report_records(args, "spt", TASKS, MODELS, "objective", "init")
+    records = common.report_records(args, "spt", TASKS, MODELS, ["objective", "init"], Cell._fields)
     full = [r for r in records if r["budget"] == "paper"]
     print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
@@ -930,7 +932,7 @@ def sizes_and_colours(records):
 
 def report_rows(title, records):
     """One row for what may be compared: the same task, model, examples and total epochs. An arm that was run
-    with several recipes shows each of them."""
+    with several recipes shows each of them; the same training with and without --share counts once."""
     groups = {}
     for r in records:
         hp, cell, first = r["hp"], r["cell"], r["hp"].get("pretrain")
@@ -946,13 +948,17 @@ def report_rows(title, records):
         if first:
             arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"
         arm += ", ce" if cell.get("image_loss") == "ce" else ""
+        _, paper = recipe(r["task"], Cell(r["model"], **cell))
+        changed = [name for name in ("batch_size", "weight_decay") if hp[name] != paper[name]]
+        arm += "".join(f", {name} {hp[name]:g}" for name in changed)
         arms = groups.setdefault(row, {}).setdefault(cell["objective"], {})
-        arms.setdefault((arm, json.dumps(hp, sort_keys=True)), []).append(r)
+        runs = arms.setdefault((arm, json.dumps(hp, sort_keys=True)), {})
+        runs[r["seed"], r["data"]["hash"]] = r
     rows = []
     for row, objectives in sorted(groups.items()):
         cells = [objectives.get(objective, {}).items() for objective in OBJECTIVES]
         texts = [
-            "; ".join(f"{summary(one_recipe(runs))} [{arm}]" for (arm, _), runs in arms) or "—"
+            "; ".join(f"{summary(one_recipe(runs.values()))} [{arm}]" for (arm, _), runs in arms) or "—"
             for arms in cells
         ]
         rows.append([*row, *texts])

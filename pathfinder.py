@@ -702,7 +702,7 @@ def generate_set(folder, size, level, n=200_000, seed=0, workers=None, progress=
                 write_json(folder / "unfinished.json", identity)
                 for name, (dtype, shape) in specs.items():
                     np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape).flush()
-                done.write_bytes(b"0" * math.ceil(n / BLOCK))
+                done.touch()  # a "1" at the place of each block that is done, see write_block
             generate_blocks(folder, identity, workers or os.cpu_count(), progress)
             positive = int(np.load(folder / "label.npy").sum())
             manifest = identity | dict(positive=positive, sha256=content_hash(folder), numpy=np.__version__)
@@ -723,7 +723,8 @@ def generate_set(folder, size, level, n=200_000, seed=0, workers=None, progress=
 def generate_blocks(folder, identity, workers, progress):
     """write_block for all blocks not yet done, in this process or in several, under a progress bar."""
     n = identity["n"]
-    todo = [block for block, mark in enumerate((folder / "blocks_done").read_bytes()) if mark != ord("1")]
+    marks = (folder / "blocks_done").read_bytes().ljust(math.ceil(n / BLOCK))
+    todo = [block for block, mark in enumerate(marks) if mark != ord("1")]
     there = n - sum(min(BLOCK, n - block * BLOCK) for block in todo)
     workers, title = min(workers, len(todo)), f"Pathfinder {identity['size']} {identity['level']}"
     with tqdm(total=n, initial=there, desc=title, unit=" images", disable=None if progress else True) as bar:
@@ -777,8 +778,10 @@ def read_png_folder(folder, level="hard", progress=True):
     for i, (path, _) in enumerate(bar):
         try:
             with Image.open(path) as png:
+                png.verify()  # the checksums, which reading the pixels passes over
+            with Image.open(path) as png:
                 image = np.asarray(png.convert("L"))
-        except OSError as e:
+        except (OSError, SyntaxError) as e:  # Pillow's for a damaged one
             raise PathfinderError(f"{path}: missing or unreadable image ({e})") from e
         if images is None:
             images = np.empty((len(listed), *image.shape), np.uint8)

@@ -404,7 +404,7 @@ def test_a_finished_run_that_is_trained_anew_can_be_stopped_and_continued(tmp_pa
     assert common.open_run(tmp_path, identity()) == folder and (folder / "last.pt").exists()
     finish(folder, 0.6)
     assert common.open_run(tmp_path, identity()) is None
-    [*_, last] = common.finished_runs(args, "t", ("x",))
+    [last] = common.finished_runs(args, "t", ("x",))  # best.pt is the second training's
     assert last["test_acc"] == 0.6 and not (folder / "last.pt").exists()
 
 
@@ -595,15 +595,18 @@ def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
         good | {"run": "c", "date": "2026-01-01", "task": "mine"},
         good | {"run": "d", "date": "2026-01-01", "model": "mine"},
         good | {"run": "e", "date": "2026-01-01", "cell": {}},
+        good | {"run": "f", "date": "2026-01-01", "cell": {"kernel": 5, "gate": "mine"}},
+        good | {"run": "g", "date": "2026-01-01", "cell": {"kernel": 5, "half": "flipped"}},
     ]
     path.write_bytes(
         b"\n".join([json.dumps(r).encode() for r in lines] + [b"\xff\x00 garbage", b"[1]", b'{"run": 1}'])
     )
     args = type("Args", (), {"out": tmp_path, "report": [str(path)]})
-    [record] = common.report_records(args, "locality", ("text",), ("conv",), "kernel")
+    records = common.report_records(args, "locality", ("text",), ("conv",), ["kernel"], ["half"])
     err = capsys.readouterr().err
-    assert record["test_acc"] == 0.6 and err.count("is not a record") == 3 and "1 smoke runs, 1 older" in err
-    assert "3 of tasks, models or cells that are not this table's" in err
+    assert [r["run"] for r in records] == ["g", "a"] and records[1]["test_acc"] == 0.6
+    assert err.count("is not a record") == 3 and "1 smoke runs, 1 older" in err
+    assert "4 of tasks, models or cells that are not this table's" in err
 
 
 def test_peak_memory_is_that_of_the_cell():

@@ -1,9 +1,12 @@
 """data.py: batches, corruption, packing, the official layouts, augmentation. pytest tests/test_data.py"""
 
+import errno
 import hashlib
 import json
 import multiprocessing
+import pickle
 import shutil
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -254,10 +257,27 @@ def test_imdb_is_read_cut_and_split(tmp_path, monkeypatch):
             assert y == (words[1] == b"pos") and len(document) <= 4096
             seen.append(tuple(words[:3]))
     assert len(set(seen)) == 80  # splits are disjoint
-    (tmp_path / "aclImdb" / "test" / "pos" / "7_7.txt").unlink()
     (tmp_path / "packed" / "text" / "manifest.json").unlink()
+    (tmp_path / "aclImdb" / "test" / "pos" / "7_7.txt").write_bytes(b"")
+    with pytest.raises(data.DataError, match="pos/7_7.txt is empty"):
+        data.load("text", tmp_path)
+    (tmp_path / "aclImdb" / "test" / "pos" / "7_7.txt").unlink()
     with pytest.raises(data.DataError, match="pos holds 19 reviews instead of 20"):
         data.load("text", tmp_path)
+
+
+def test_packed_data_are_as_readable_as_the_folder_they_are_in(tmp_path, monkeypatch):
+    """A --data-dir may be shared by several people."""
+    tmp_path.chmod(0o755)
+    data.pack(tmp_path / "t", "toy", small_splits(), {})
+    assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o755
+
+    def closed(path):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", closed)
+    with pytest.raises(data.DataError, match="cannot read .*t: Permission denied"):
+        data.unpack(tmp_path / "t", "toy")
 
 
 @pytest.fixture(scope="module")
@@ -345,8 +365,11 @@ def test_augmentation_depends_on_seed_epoch_and_image_alone(cifar):
     assert torch.equal(whole[16:], pixels(plan[1:], 0))  # an epoch taken up half-way
     assert not torch.equal(whole, pixels(plan, 1)) and not torch.equal(whole, pixels(plan, 0, seed=1))
     before = torch.get_rng_state()
-    data.AugmentedImages(task.rgb, 0)[(0, 3)]
+    images = data.AugmentedImages(task.rgb, 0)
+    view = images[(0, 3)]
     assert torch.equal(before, torch.get_rng_state())  # dropout's generator is left alone
+    sent = pickle.loads(pickle.dumps(images))  # as to the workers of macOS and Windows
+    assert torch.equal(sent[(0, 3)], view)
 
 
 def test_colour_operations_fire_as_often_as_the_table_says(monkeypatch):
@@ -534,8 +557,30 @@ def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_
             (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + row)
     task = data.load("listops", tmp_path)
     assert task.source["from"] == "lra_release" and task.train.label.tolist() == [7]
+    own = data.load("listops", tmp_path / "lra_release")  # which holds the same inner folder
+    assert own.source["hash"] == task.source["hash"]
     shutil.rmtree(tmp_path / "lra_release")  # packed, they are still what is loaded
     assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]
+
+
+def test_official_images_of_another_size_are_refused(tmp_path):
+    for place, name in (("pathfinder32", "pathfinder"), ("pathfinder128", "pathx")):
+        level = tmp_path / place / "curv_contour_length_14"
+        for folder in ("imgs/0", "metadata"):
+            (level / folder).mkdir(parents=True)
+        Image.new("L", (64, 64)).save(level / "imgs/0/sample_0.png")
+        (level / "metadata/0.npy").write_text("imgs/0 sample_0.png 0 1 1.0\n")
+        with pytest.raises(data.DataError, match="images of 4,096 pixels, not "):
+            data.load(name, tmp_path, levels="hard")
+    assert not (tmp_path / "packed").exists()
+
+
+def test_nothing_is_fetched_for_what_is_packed(tmp_path, monkeypatch, capsys):
+    splits = {s: (*data.ragged([b"a", b"b"]), [1]) for s in ("train", "val", "test")}
+    data.pack(tmp_path / "packed" / "retrieval", "retrieval", splits, {"from": "test"})
+    monkeypatch.setattr(data, "Remote", None)
+    data.main(["--task", "retrieval", "--fetch", "--data-dir", str(tmp_path)])
+    assert "retrieval: {" in capsys.readouterr().out
 
 
 def test_a_task_that_cannot_be_had_does_not_keep_the_others_from_their_turn(tmp_path, monkeypatch, capsys):

@@ -307,6 +307,7 @@ def test_official_files_are_read_with_and_without_parentheses(tmp_path, trees, e
         ("[MAX 9 [MIN ] ]\t9", "the brackets do not form one tree"),
         ("9\t9", "the brackets do not form one tree"),
         ("[MAX 2 9 ]\t8", "the target is 8 but the expression is worth 9"),
+        ("[MAX" + " 9" * 1999 + " ]\t9", "2,001 symbols are more than any expression of the task has"),
     ],
 )
 def test_a_malformed_row_is_named(tmp_path, row, fault):

@@ -320,7 +320,7 @@ def test_killed_and_continued_is_the_same_set(whole, tmp_path):
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    assert b"0" in marks.read_bytes() and not (tmp_path / "manifest.json").exists()
+    assert marks.read_bytes().count(b"1") < 4 and not (tmp_path / "manifest.json").exists()
     done = [k for k, mark in enumerate(marks.read_bytes()) if mark == ord("1")]
     before = (tmp_path / "attempts.npy").read_bytes()
     made = []
@@ -384,7 +384,15 @@ def test_full_disk_is_one_sentence_and_the_rest_follows(whole, tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(PathfinderError, match="No space left on device"):
         generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    assert (tmp_path / "blocks_done").read_bytes() == b"1000" and not (tmp_path / "manifest.json").exists()
+    assert (tmp_path / "blocks_done").read_bytes() == b"1" and not (tmp_path / "manifest.json").exists()
+    generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
+    assert folder_hash(tmp_path) == folder_hash(whole)
+    (tmp_path / "manifest.json").rename(tmp_path / "unfinished.json")
+    for name in ("images", "label"):  # as it is when the disk was full before the first block
+        with open(tmp_path / f"{name}.npy", "r+b") as file:
+            file.seek(128)
+            file.write(bytes((tmp_path / f"{name}.npy").stat().st_size - 128))
+    (tmp_path / "blocks_done").touch()
     generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
     assert folder_hash(tmp_path) == folder_hash(whole)
     monkeypatch.setattr(pathfinder.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
@@ -446,6 +454,23 @@ def test_png_folder_names_what_is_wrong(official, file, content, message):
             path.with_name(other).write_bytes(b"")
     with pytest.raises(PathfinderError, match=message.replace("/", "[/\\\\]")):
         read_png_folder(official[0], "hard", progress=False)
+
+
+def test_a_damaged_png_is_never_another_image(official):
+    """Its checksums are looked at: reading the pixels passes over them."""
+    path = official[0] / "curv_contour_length_14" / "imgs/2/sample_0.png"
+    whole = path.read_bytes()
+    images, _ = read_png_folder(official[0], "hard", progress=False)
+    for i in range(0, len(whole), 7):
+        flipped, torn = bytes([whole[i] ^ 1]) + whole[i + 1 :], bytes(len(whole) - i)
+        for rest in (flipped, torn):
+            path.write_bytes(whole[:i] + rest)
+            try:
+                found, _ = read_png_folder(official[0], "hard", progress=False)
+            except PathfinderError as error:
+                assert "sample_0.png: missing or unreadable" in str(error)
+            else:
+                assert np.array_equal(found, images)
 
 
 def test_png_folder_of_something_else(tmp_path):

@@ -293,6 +293,16 @@ def test_a_cell_that_fails_does_not_end_the_table(tmp_path, capsys):
     assert not common.CLAIMED  # others may take the cell
 
 
+def test_a_command_stopped_while_it_begins_anew_says_what_it_has_not_begun(tmp_path, capsys):
+    """Without --fresh, which would begin the stopped cell again, old records of the rest would stand."""
+    words = ["--task", "text", "--smoke", "--device", "cpu", "--out", str(tmp_path), "--time-limit", "0.01s"]
+    for fresh, notes in ((["--fresh"], 1), ([], 0)):
+        with pytest.raises(SystemExit) as stop:
+            importlib.import_module("exp_locality").main([*words, "--seeds", "3", *fresh])
+        assert stop.value.code == common.EXIT_CONTINUE
+        assert capsys.readouterr().err.count("the 2 after it were not begun, give --fresh") == notes
+
+
 def test_a_checkpoint_of_changed_code_is_named(fit_args, tmp_path):
     task = data.load("text", "unused", limit=32, smoke=True)
     hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)

@@ -348,8 +348,13 @@ def test_cells_run_are_recorded_and_drawn(tmp_path, capsys):
     assert line["budget"] == "reduced" and line["hp"]["technique"] == "denoising"
     best = tmp_path / line["run"] / "best.pt"
     exp_kernels.main(["--figure", "kernels", "--checkpoint", str(best), "--out", str(tmp_path)])
-    exp_kernels.main(["--figure", "kernels", "--task", "text", "--model", "gmlp", *tiny])
-    assert "trained, layer 2" in capsys.readouterr().out
+    figure = ["--figure", "kernels", "--task", "text", "--model", "gmlp", "--smoke", "--out", str(tmp_path)]
+    exp_kernels.main(figure)
+    out = capsys.readouterr().out
+    assert "trained, layer 2" in out and f"Text, gMLP: {line['run']}\n" in out
+    exp_kernels.main([*figure, "--no-techniques"])  # the run had them
+    out = capsys.readouterr().out
+    assert "gMLP: no finished run, its start" in out and "trained, layer 2" not in out
     for name in (line["run"], "text"):
         assert (tmp_path / f"kernels-{name}.png").read_bytes()[:4] == b"\x89PNG"
 
@@ -398,6 +403,7 @@ def test_a_checkpoint_of_any_script_can_be_looked_into(tmp_path, capsys):
     for changed, why in (
         ({"model": image.state_dict(), "arguments": image.arguments}, "it is of another task"),
         ({"arguments": None}, "it does not say how its model was built"),
+        ({"hp": {"objective": "masked"}}, "it is pretrained only"),
         ({"model": {}}, "Error(s) in loading"),
         ({"arguments": {"block": "conv"}}, "'classes'"),
     ):
@@ -442,9 +448,39 @@ def test_kernels_are_those_of_a_full_run_where_there_is_one(tmp_path):
         common.append_record(tmp_path / "results.jsonl", line)
         (tmp_path / run).mkdir()
         common.save_checkpoint(tmp_path / run / "best.pt", state)
-    args = argparse.Namespace(out=tmp_path, smoke=False)
+    args = argparse.Namespace(out=tmp_path, smoke=False, no_techniques=False)
     with pytest.raises(common.UserError, match="full/best.pt"):  # it looks there; nothing is in it
         exp_kernels.best_run(args, "gmlp", "text")
+
+
+def test_kernels_that_started_at_random_are_not_compared_with_the_structured_start(tmp_path, monkeypatch):
+    """Nobody asked for them; where they are asked for, the figure says so."""
+    block = models.SequenceModel("s4", 1, 4, 17, 10, d_state=4, max_length=16)
+    state = {"model": block.state_dict(), "epoch": 1, "arguments": block.arguments, "hp": {}}
+    titles = []
+    for init in ("random", "structured"):
+        cell = {"objective": "masked", "init": init}
+        line = fake("spt", "image", "s4", cell, 0.9 if init == "random" else 0.5, {}) | {"run": init}
+        common.append_record(tmp_path / "results.jsonl", line)
+        (tmp_path / init).mkdir()
+        (tmp_path / init / "identity.json").write_text(json.dumps({"cell": cell}))
+        common.save_checkpoint(tmp_path / init / "best.pt", state)
+    args = argparse.Namespace(out=tmp_path, smoke=False, no_techniques=False)
+    assert exp_kernels.best_run(args, "s4", "image")[0]["run"] == "structured"
+    monkeypatch.setattr(exp_kernels, "plot", lambda drawn, *rest: titles.append(drawn[0][0]))
+    for init in ("random", "structured"):
+        words = ["--figure", "kernels", "--checkpoint", str(tmp_path / init / "best.pt")]
+        exp_kernels.main([*words, "--out", str(tmp_path)])
+    assert titles == ["S4 (epoch 1, itself started at random)", "S4 (epoch 1)"]
+
+
+@pytest.mark.parametrize("side", [128, 256])
+def test_the_kernels_of_path_x_are_marked_at_the_rows_of_its_images(side, tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(common, "save_figure", lambda figure, path: figures.append(figure))
+    distances = np.array([0, 1, side * side - 1])
+    exp_kernels.plot([("S4", [(distances, np.ones(3), None)], [])], "x", tmp_path / "x.png")
+    assert list(figures[0].axes[0].get_xticks()) == [side * row for row in range(9)]
 
 
 @pytest.mark.parametrize(
@@ -453,6 +489,9 @@ def test_kernels_are_those_of_a_full_run_where_there_is_one(tmp_path):
         (exp_positional, ["--task", "text", "--position", "learned", "--flip-half", "--smoke"]),
         (exp_kernels, ["--figure", "kernels", "--checkpoint", "nowhere/best.pt"]),
         (exp_kernels, ["--task", "text", "--smoke", "--checkpoint", "nowhere/best.pt"]),
+        (exp_kernels, ["--figure", "kernels", "--lr", "0.1"]),
+        (exp_kernels, ["--figure", "kernels", "--limit", "10"]),
+        (exp_kernels, ["--task", "image", "text", "--smoke", "--augment", "none"]),
         (exp_listops, ["--figure", "3", "--smoke", "--checkpoint", "nowhere/best.pt"]),
         (exp_multitask, ["--task", "listops", "--smoke", "--max-length", "100"]),
         (exp_multitask, ["--task", "all", "--smoke", "--augment", "flip"]),
@@ -541,6 +580,14 @@ def test_a_report_compares_and_averages_only_whole_rows(tmp_path, capsys):
     assert "+4.22" in out  # 90.20 against 85.98
     assert rows["S4 †, ours"] == ["80.00 (n=1)", "80.00 (n=1)", "85.00 (n=1)", "80.00 (n=1)", "—", "—"]
     assert "reduced" not in out
+
+
+def test_a_rule_on_other_digits_is_no_second_draw(tmp_path, capsys):
+    lines = [fake("listops", "listops", "rule", {"rule": "root"}, 0.3 + i / 10, {}) for i in range(2)]
+    for i, line in enumerate(lines):
+        line |= {"run": str(i), "train_acc": 0.5, "data": {"from": "generated", "hash": str(i)}}
+    out, _ = reported(exp_listops, lines, tmp_path, capsys)
+    assert "30.00 (n=1)" in out and "40.00 (n=1)" in out and "n=2" not in out
 
 
 def test_reduced_records_are_compared_inside_equal_budgets(tmp_path, capsys):

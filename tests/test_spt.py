@@ -338,9 +338,10 @@ def test_spot_values_of_the_recipes():
     assert (hp["lr"], hp["batch_size"], first["batch_size"], first["ratio"]) == (5e-4, 64, 32, 0.5)
 
 
+@pytest.mark.parametrize("budget", [{"epochs": 60}, {"limit": 4500}])
 @pytest.mark.parametrize("model", exp_spt.MODELS)
-def test_arms_at_a_budget_of_ours_have_equally_many_steps(model):
-    args = argparse.Namespace(smoke=False, augment="paper", epochs=60)
+def test_arms_at_a_budget_of_ours_have_equally_many_steps(model, budget):
+    args = argparse.Namespace(smoke=False, augment="paper", **budget)
     steps = set()
     for objective in exp_spt.OBJECTIVES:
         share = 0.0 if objective in ("none", "multitask") else 0.4
@@ -396,6 +397,31 @@ def test_multitask_has_as_many_steps_as_both_halves_together(model):
         _, alone = exp_spt.recipe(name, Cell(model, "multitask"))
         steps = sum(half["epochs"] / half["batch_size"] for half in halves)  # of each example
         assert alone["epochs"] / alone["batch_size"] == pytest.approx(steps, rel=0.01)
+
+
+TRAINING = dict(listops=96_000, text=22_500, retrieval=147_086, image=45_000, scifar=45_000)
+TRAINING |= dict.fromkeys(("pathfinder", "pathx", "pathx256"), 160_000)  # 80 % of one set
+
+
+@pytest.mark.parametrize("epochs", [None, 150])
+@pytest.mark.parametrize("name", exp_spt.TASKS)
+@pytest.mark.parametrize("model", ("s4", "dlr"))
+def test_no_training_goes_on_with_a_rate_of_zero(model, name, epochs):
+    """The cosine of a training that is longer than the table's ends with it, that of the table's does not
+    move."""
+    args = argparse.Namespace(smoke=False, augment="paper", epochs=epochs)
+    tabled = exp_spt.MODELS[model]["horizon"][exp_spt.TASKS.index(name)]
+    if not exp_spt.MODELS[model]["depth"][exp_spt.TASKS.index(name)]:
+        return
+    for objective in exp_spt.OBJECTIVES:
+        hp = exp_spt.recipe(name, Cell(model, objective), args)[1]
+        if tabled:
+            steps = math.ceil(TRAINING[name] / hp["batch_size"]) * hp["epochs"]
+            p = torch.nn.Parameter(torch.zeros(1))
+            schedule = common.make_schedule(torch.optim.SGD([p], 1.0), hp, steps).schedule
+            assert all(schedule.lr_lambdas[0](step) > 0 for step in range(1, steps, 997))
+            if objective == "none" and not epochs:
+                assert hp["horizon"] == tabled
 
 
 def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
@@ -563,6 +589,14 @@ def test_the_default_smoke_model_learns_the_stand_in(name, least, tmp_path):
     assert line["test_acc"] > least
 
 
+@pytest.mark.parametrize("model", exp_spt.MODELS)
+def test_a_checkpoint_says_how_long_the_longest_sequence_is(model):
+    """exp_kernels.py draws its kernels to there."""
+    task, cell = tiny("image"), Cell(model, "masked")
+    _, hp = exp_spt.recipe("image", cell)
+    assert exp_spt.arguments(task, cell, hp, pretraining=True)["max_length"] == task.max_length
+
+
 def test_flags_go_before_the_smoke_settings():
     args = smoke_args(lr=0.5, lr_pretrain=0.25, batch_size=3, epochs=7, epochs_pretrain=2)
     first, hp = exp_spt.recipe("image", Cell("s4", "masked"), args)
@@ -657,6 +691,21 @@ def test_report_with_records(tmp_path, capsys):
     beyond = out.split("### Full budget, not in the paper")[1].split("###")[0]
     assert "77.00 (n=1)" in beyond and beyond.count("(n=") == 1
     assert "--checkpoint" in out and "81.00 (n=1) [pretraining 32, lr 0.0005 then 0.0005]" in out
+
+
+def test_the_report_counts_a_training_once_and_tells_recipes_apart(tmp_path, capsys):
+    """From scratch a share of 0 is the same training as no share; another batch size is not."""
+    lines = []
+    for i, (share, batch) in enumerate(((None, 32), (0.0, 32), (None, 16))):
+        cell = Cell("transformer", "none", share=share)
+        hp = exp_spt.recipe("text", cell)[1] | {"epochs": 4, "batch_size": batch}
+        record = dict(run=str(i), exp="spt", task="text", model="transformer", cell=cell.label(), seed=0)
+        record |= dict(hp=hp, limit=None, data={"hash": "a"}, budget="reduced", date="2026-01-01", epochs=4)
+        lines.append(json.dumps(record | {"val_acc": 0.5, "test_acc": 0.5 + i / 10}) + "\n")
+    (tmp_path / "r.jsonl").write_text("".join(lines))
+    exp_spt.main(["--report", str(tmp_path / "r.jsonl"), "--out", str(tmp_path)])
+    rows = capsys.readouterr().out.split("### At reduced budgets")[1]
+    assert "60.00 (n=1) [lr 0.0001]; 70.00 (n=1) [lr 0.0001, batch_size 16] |" in rows and "n=2" not in rows
 
 
 def cells_of(*flags):
