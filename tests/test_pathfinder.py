@@ -459,6 +459,7 @@ def test_png_folder_names_what_is_wrong(official, file, content, message):
 def test_a_damaged_png_is_never_another_image(official):
     """Its checksums are looked at: reading the pixels passes over them."""
     path = official[0] / "curv_contour_length_14" / "imgs/2/sample_0.png"
+    Image.fromarray(generate_block(32, "hard", seed=0, block=0, n=1).images[0]).save(path)
     whole = path.read_bytes()
     images, _ = read_png_folder(official[0], "hard", progress=False)
     for i in range(0, len(whole), 7):
