@@ -1781,7 +1781,7 @@ def main(argv=None):
         description="Prepare, fetch, check and look at the data of the Long Range Arena.",
         epilog="ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170 MB); "
         "Retrieval is pulled out of the 8.2 GB LRA release with --fetch. "
-        "Files put into the data folder by hand are used.",
+        "Files put into the data folder by hand are used, and read once: for others remove DIR/packed/TASK.",
     )
     parser.add_argument(
         "--task",
