@@ -486,7 +486,7 @@ def arguments(task, cell, hp, pretraining):
     if cell.model in ("transformer", "rotary"):
         found |= {"block": "transformer", "activation": "gelu"}
     if cell.model == "s4":
-        found["tie_dropout"] = True
+        found |= {"tie_dropout": True, "drop_convolution": False}
     return found
 
 

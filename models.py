@@ -35,6 +35,7 @@ import math
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -55,7 +56,8 @@ def pool_positions(x, mask, pooling="mean"):
     if pooling == "mean":
         return zero_padding(x, mask).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
     if pooling == "max":
-        return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+        found = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+        return found.masked_fill(~mask.any(1, keepdim=True), 0.0)  # of an empty sequence, as the mean
     if pooling == "last":
         return x[torch.arange(len(x), device=x.device), mask.sum(1).clamp(min=1) - 1]
     raise ValueError(f"pooling must be mean, max or last; got {pooling!r}")
@@ -77,6 +79,8 @@ def full_precision(function):
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
         device = (args[0] if args else kwargs[first]).device.type
+        if device == "meta":  # which knows no autocast
+            return function(*args, **kwargs)
         with torch.autocast(device, enabled=False):
             return function(*args, **kwargs)
 
@@ -228,6 +232,7 @@ class ConvolveFFT(torch.autograd.Function):
         return torch.fft.irfft(product, n=n)[..., : u.shape[2]]
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         spectrum_u, spectrum_k = ctx.saved_tensors
         spectrum = tiled(torch.fft.rfft(grad, n=ctx.n), spectrum_k)
@@ -273,7 +278,7 @@ def chunked_conv1d(x, weight, bias=None, groups=1):
     K=31 255 -> 73; float32 K=31 581 -> 137; 32 groups, bf16: K=31 46 -> 52, K=61 137 -> 59.
     """
     dtype = torch.promote_types(torch.float32, x.dtype)
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)
     x, weight = x.to(dtype), weight.to(dtype)
     (B, L, _), (H, c, K) = x.shape, weight.shape
@@ -356,7 +361,12 @@ def discretize(Lambda, dt, discretization):
     if discretization == "bilinear":
         a, b = 1 - x / 2, -y / 2  # 1 - z / 2
         size = a.square() + b.square()
-        pole = 0.5 * torch.log1p(2 * x / size), torch.atan2(y, 1 - (x.square() + y.square()) / 4)
+        # log |1 + z / 2|^2 / |1 - z / 2|^2; by log1p, for small steps, but where the pole is close to 0.
+        above = (1 + x / 2).square() + b.square()
+        close = above < 0.25 * size
+        squared = torch.log1p(torch.where(close, 0 * x, 2 * x / size))
+        squared = torch.where(close, (above.clamp(min=1e-30) / size).log(), squared)
+        pole = 0.5 * squared, torch.atan2(y, 1 - (x.square() + y.square()) / 4)
         return pole, (dt * a / size, -dt * b / size)
     raise ValueError(f"discretization must be zoh or bilinear; got {discretization!r}")
 
@@ -383,7 +393,8 @@ def ema_kernel(alpha, delta, beta, gamma, L):
     alpha, delta, beta, gamma = (at_least_float32(x) for x in (alpha, delta, beta, gamma))
     p = torch.sigmoid(delta)
     weights = p * beta * gamma / math.sqrt(p.shape[-1])
-    return power_sum(weights.unsqueeze(0), torch.log1p(-p * torch.sigmoid(alpha)), None, L)[0]
+    forgotten = (p * torch.sigmoid(alpha)).clamp(max=1 - 2**-24)  # of 1 the logarithm would be infinite
+    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), None, L)[0]
 
 
 def power_table(log_radius, angle, exponents):
@@ -595,6 +606,7 @@ class CauchySum(torch.autograd.Function):
         return out.flatten(2)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         V, x, y, s, c = ctx.saved_tensors
         grad_V, grad_x, grad_y = torch.empty_like(V), torch.empty_like(x), torch.empty_like(y)
@@ -934,13 +946,14 @@ class KernelBlock(ResidualBlock):
     """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR and SGConv.
 
     kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
-    (lags -1, -2, ...). Dropout after the convolution, after GELU and on the output, as in S4's code. Skip D ~
-    N(0, 1); W: H -> 2 H in torch's default init. O(H L log L + L H^2) plus the kernel.
+    (lags -1, -2, ...). Dropout after GELU, on the output and, with drop_convolution, after the convolution
+    (S4's own code; neither SGConv's and DLR's nor paper B's). Skip D ~ N(0, 1); W: H -> 2 H in torch's
+    default init. O(H L log L + L H^2) plus the kernel.
     """
 
-    def __init__(self, d_model, causal=False, **residual):
+    def __init__(self, d_model, causal=False, drop_convolution=True, **residual):
         super().__init__(d_model, **residual)
-        self.rows = 1 if causal else 2
+        self.rows, self.drop_convolution = 1 if causal else 2, drop_convolution
         self.skip_weight = nn.Parameter(torch.randn(d_model))
         self.output_linear = nn.Linear(d_model, 2 * d_model)
 
@@ -951,8 +964,9 @@ class KernelBlock(ResidualBlock):
         forward = forward + F.pad(self.skip_weight.unsqueeze(1), (0, L - 1))
         # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
         y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
-        y = self.drop(F.gelu(self.drop(y)))
-        return F.glu(self.output_linear(y))
+        if self.drop_convolution:
+            y = self.drop(y)
+        return F.glu(self.output_linear(self.drop(F.gelu(y))))
 
 
 def log_uniform(low, high, *shape):
@@ -1070,7 +1084,7 @@ class DLRBlock(KernelBlock):
     """
 
     def __init__(self, d_model, d_state=1024, dt_min=0.0001, dt_max=0.1, ssm_lr=0.0001, **block):
-        super().__init__(d_model, **block)
+        super().__init__(d_model, drop_convolution=False, **block)
         self.A_root = nn.Parameter((0.5 * log_uniform(dt_min, dt_max, d_state).exp()).sqrt())
         self.A_imag = nn.Parameter(torch.arange(d_state) * (2 * math.pi / d_state))
         self.W = nn.Parameter(torch.randn(self.rows, d_model, d_state, 2) / d_state)
@@ -1087,7 +1101,8 @@ class SGConvBlock(KernelBlock):
     decay           (first, last) of the H weights' base m_h, linearly spaced: sub-kernel i has weight
                     m_h^(S - 1 - i) before normalisation, that is m_h^-i up to a constant
     position_decay  instead of it, weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
-    init            "randn", or "cos": sub-kernel i of a feature is cos(2 pi i x) on [0, 1], features permuted
+    init            "randn", or "cos": cos(2 pi i x) on [0, 1], i the feature's place in a random order of the
+                    features, drawn anew for each sub-kernel
     Taps are divided by the norm of the initial kernel, over its full length, per row and feature: a buffer.
     deviation: we fix it when the model is built, the authors at the first forward pass (the same value).
     kernel_lr is that of the taps, which decay. O(H L). Source: Li et al. 2022; ctlllll/SGConv.
@@ -1097,7 +1112,7 @@ class SGConvBlock(KernelBlock):
         self, d_model, kernel_dim=32, max_length=1024, decay=(2.0, 2.0), position_decay=None, init="randn",
         init_scale=0, kernel_lr=0.001, **block,
     ):  # fmt: skip
-        super().__init__(d_model, **block)
+        super().__init__(d_model, drop_convolution=False, **block)
         if init not in ("randn", "cos"):
             raise ValueError(f"init must be randn or cos; got {init!r}")
         self.init_scale, self.position_decay = init_scale, position_decay
@@ -1148,7 +1163,7 @@ class S5Block(ResidualBlock):
     d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
     activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
                     sigma(W2 q), "gelu" q
-    c_init          "lecun", "trunc" or "complex"; their scales differ by up to sqrt(H) * sqrt(2P)
+    c_init          "lecun", "trunc" or "complex"; their scales differ by up to sqrt(H P)
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
                     and none
@@ -1205,9 +1220,10 @@ class S5Block(ResidualBlock):
             u, Lambda, self.B_weight, self.C_weight, self.skip_weight, self.log_step, not self.causal,
             self.discretization,
         )  # fmt: skip
-        q = self.drop(F.gelu(y, approximate="tanh"))
-        if self.activation == "gelu":
+        q = F.gelu(y, approximate="tanh")
+        if self.activation == "gelu":  # nothing between it and the dropout of the output
             return q
+        q = self.drop(q)
         if self.activation == "full_glu":
             return F.glu(self.gate_linear(q))
         return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
@@ -1220,7 +1236,8 @@ class LRUBlock(ResidualBlock):
     max_phase; gamma_log = log sqrt(1 - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in
     each part. d_state is N; no conjugate pairs. causal=True is minimal-LRU; otherwise two directions as in
     S5, C of 2 N columns. ssm_lr is that of nu, theta, gamma and B, which do not decay. GELU in its tanh form,
-    dense layers LeCun normal. O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
+    dense layers LeCun normal. O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU. deviation:
+    the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
     """
 
     def __init__(

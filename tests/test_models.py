@@ -878,6 +878,74 @@ def test_weight_decay_and_learning_rates_follow_the_families():
         assert set(optim(name).values()) == {None}
 
 
+def test_a_block_drops_where_its_authors_do(monkeypatch):
+    """S4's code after the convolution too; SGConv, DLR and paper B's S4 not (the number of dropouts)."""
+    drawn, dropout = [], F.dropout
+    monkeypatch.setattr(F, "dropout", lambda x, p, training: drawn.append(p) or dropout(x, p, training))
+    x, mask = torch.randn(2, 8, 4), torch.ones(2, 8, dtype=torch.bool)
+    spt, s5 = {"drop_convolution": False}, {"d_state": 8}
+    cases = [("s4", {}, 3), ("s4", spt, 2), ("s4d", {}, 3), ("dlr", {}, 2), ("sgconv", {"kernel_dim": 2}, 2)]
+    cases += [("s5", s5 | {"activation": kind}, 2) for kind in ("half_glu1", "half_glu2", "full_glu")]
+    for name, options, number in [*cases, ("s5", s5 | {"activation": "gelu"}, 1), ("lru", {}, 2)]:
+        models.BLOCKS[name](4, dropout=0.25, **options)(x, mask)
+        assert drawn == [0.25] * number, (name, options)
+        drawn.clear()
+
+
+def test_bilinear_poles_near_zero_are_numbers():
+    """At z = dt Lambda = -2 the pole is 0: its logarithm is very negative, next to it 1 + z / 2."""
+    z = torch.cat([torch.linspace(-2.001, -1.999, 2001), torch.linspace(-30, -0.01, 3000)])
+    x, zero = z.clone().requires_grad_(), torch.zeros_like(z)
+    (log_radius, _), _ = models.discretize((x, zero), torch.ones(()), "bilinear")
+    log_radius.sum().backward()
+    assert log_radius.isfinite().all() and x.grad.isfinite().all()
+    exact = ((1 + z.double() / 2) / (1 - z.double() / 2)).abs()
+    torch.testing.assert_close(log_radius.detach().exp().double(), exact, rtol=1e-6, atol=1e-7)
+
+
+def test_an_ema_that_forgets_at_once_is_a_single_tap():
+    alpha, delta = (torch.full((1, 2), 30.0, requires_grad=True) for _ in range(2))
+    k = models.ema_kernel(alpha, delta, torch.ones(1, 2), torch.ones(1, 2), 4)
+    k.sum().backward()
+    torch.testing.assert_close(k.detach(), torch.tensor([[math.sqrt(2), 0, 0, 0]]))
+    assert alpha.grad.isfinite().all() and delta.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "last"])
+def test_an_empty_document_is_classified_without_nan(pooling):
+    model = models.SequenceModel("conv", 1, 8, 9, 3, pooling=pooling)
+    tokens, mask = torch.ones(2, 5, dtype=torch.long), torch.tensor([[True] * 3 + [False] * 2, [False] * 5])
+    logits = model.classify(model(tokens, mask), mask)
+    F.cross_entropy(logits, torch.tensor([1, 2])).backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert logits.isfinite().all() and all(g.isfinite().all() for g in gradients)
+
+
+@pytest.mark.parametrize("name", [name for name in models.BLOCKS if name != "sgconv"])
+def test_models_run_on_the_meta_device(name):
+    """Shapes without memory, to count with; SGConv normalises its taps when it is built."""
+    with torch.device("meta"):
+        model = small_model(name, depth=1)
+        features = model(torch.ones(2, 24, dtype=torch.long), torch.ones(2, 24, dtype=torch.bool))
+    assert features.shape[:2] == (2, 24) and features.device.type == "meta"
+
+
+def test_second_derivatives_are_refused_where_they_would_be_wrong():
+    u, k = torch.randn(1, 2, 5, requires_grad=True), torch.randn(2, 5, requires_grad=True)
+    (first,) = torch.autograd.grad(models.long_conv(u, k).square().sum(), u, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_a_long_kernel_keeps_float64_under_autocast_as_a_short_one_does():
+    x, mask = torch.randn(1, 9, 4, dtype=torch.float64), torch.ones(1, 9, dtype=torch.bool)
+    for kernel in (5, 31):
+        block = models.ConvBlock(4, 8, kernel).double()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = block(x, mask)
+        torch.testing.assert_close(y, block(x, mask))
+
+
 @pytest.mark.parametrize("name, overrides", [("conv", {"kernel": 5}), ("transformer", {}), ("gmlp", {})])
 def test_compiled_models_train_as_eager_ones_or_are_refused(name, overrides):
     import torch._inductor.config as inductor
