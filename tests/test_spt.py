@@ -589,6 +589,15 @@ def test_the_default_smoke_model_learns_the_stand_in(name, least, tmp_path):
     assert line["test_acc"] > least
 
 
+def test_s4_on_images_drops_twice_a_block_one_mask_for_all_positions():
+    """As paper B describes it: after GELU and, as every block does, on the output; not after the
+    convolution, as in S4's own code."""
+    task, cell = tiny("image"), Cell("s4", "masked")
+    _, hp = exp_spt.recipe("image", cell)
+    found = exp_spt.arguments(task, cell, hp, pretraining=True)
+    assert (found["dropout"], found["tie_dropout"], found["drop_convolution"]) == (0.1, True, False)
+
+
 @pytest.mark.parametrize("model", exp_spt.MODELS)
 def test_a_checkpoint_says_how_long_the_longest_sequence_is(model):
     """exp_kernels.py draws its kernels to there."""
