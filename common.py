@@ -316,6 +316,14 @@ def resolve_device(name):
     return torch.device(name)
 
 
+def require_device(args):
+    """The device of --device. Raises UserError where there is none, or none that --compile is for."""
+    device = resolve_device(args.device)
+    if args.compile:
+        require_sound_compiler(device)
+    return device
+
+
 def use_bf16(amp, device):
     """Whether to autocast to bfloat16. Without hardware instructions a CPU would only get slower."""
     if amp != "auto":
@@ -630,13 +638,12 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0):
     loss is no longer a number, memory runs out, or --micro-batch would change the mathematics.
     """
     require_splittable(model, hp["batch_size"], args)
-    device = resolve_device(args.device)
+    device = require_device(args)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
     with out_of_memory_advice(model, batch_size=1):  # no smaller part would help here
         task, model = task.to(device), model.to(device)
     reset_peak(device)  # earlier cells of the same command
     if args.compile:
-        require_sound_compiler(device)
         torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
         model.compile(mode=args.compile)
     optimizer = make_optimizer(model, hp)
@@ -763,12 +770,12 @@ def restore(state, model, optimizer, schedule, order, noise):
     """Put everything where it was when `state` was saved."""
     try:
         model.load_state_dict(state["model"])
-    except RuntimeError as error:
+        optimizer.load_state_dict(state["optimizer"])
+        schedule.load_state_dict(state["schedule"])
+    except (RuntimeError, ValueError, KeyError) as error:
         raise UserError(
             "the checkpoint is of another model, since the code changed; start over with --fresh"
         ) from error
-    optimizer.load_state_dict(state["optimizer"])
-    schedule.load_state_dict(state["schedule"])
     order.set_state(state["order"].cpu())
     if state["noise_device"] == noise.device.type:
         noise.set_state(state["noise"].cpu())
@@ -1142,7 +1149,7 @@ def claim_folder(out, identity, fresh):
                 )
         else:
             write_atomically(note, json.dumps(identity, indent=1).encode())
-    except json.JSONDecodeError as error:
+    except (ValueError, AttributeError, TypeError) as error:
         raise UserError(
             f"{folder / 'identity.json'} is damaged ({error}); start over with --fresh"
         ) from error
@@ -1191,7 +1198,10 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
     identity = make_identity(
         exp, task.name, model, cell, seed, hp, args.limit, task.source["hash"], args.smoke
     )
-    folder = open_run(args.out, identity, args.fresh)
+    require_device(args)
+    if args.micro_batch:
+        require_splittable(build(), hp["batch_size"], args)
+    folder = open_run(args.out, identity, args.fresh)  # which --fresh empties
     if folder is None:
         return None
     torch.manual_seed(seed)
@@ -1225,6 +1235,7 @@ def run_cells(args, cells, run, *expected):
     process is at it) does not keep the others from their turn. Raises UserError at the end if there was one;
     `expected` are further types of such errors.
     """
+    require_device(args)  # before --fresh drops anything
     runs, failed = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), 0
     for number, (cell, seed) in enumerate(runs, 1):
         try:
@@ -1235,6 +1246,7 @@ def run_cells(args, cells, run, *expected):
             print(f"error: {error}", file=sys.stderr, flush=True)
             failed += 1
             release(*CLAIMED)
+            answer_signals(STOPPING)  # the next cell's data are made without a checkpoint
         except (Interrupted, KeyboardInterrupt):
             if args.fresh and number < len(runs):
                 left = f"the {len(runs) - number} after it were not begun"
@@ -1340,9 +1352,13 @@ def read_records(paths):
     """All records of the files that exist; a line that is no record is left out with a warning."""
     records = []
     for path in paths:
-        if not path.exists():
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
             continue
-        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+        except OSError as error:
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
+        for number, text in enumerate(content.split(b"\n"), 1):
             if not text.strip():
                 continue
             try:

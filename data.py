@@ -322,7 +322,7 @@ def unpack(folder, task):
             name: tuple(np.load(folder / f"{name}_{part}.npy", allow_pickle=False) for part in Split._fields)
             for name in ("train", "val", "test")
         }
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(
             f"the packed data in {folder} is incomplete or unreadable ({error}); {remedy}"
         ) from error
@@ -336,10 +336,14 @@ def unpack(folder, task):
 def is_whole(folder):
     """Whether the files of `folder` are all there: its manifest is written last. Raises DataError for a
     folder that cannot be looked into."""
+    return is_there(folder / "manifest.json")
+
+
+def is_there(path):
     try:
-        return (folder / "manifest.json").exists()
+        return path.exists()
     except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}; choose another --data-dir") from error
+        raise DataError(f"cannot read {path}: {error.strerror}; choose another --data-dir") from error
 
 
 def packed(root, task, make):
@@ -1511,6 +1515,7 @@ def load(
     """
     root = Path(root)
     require_images(name, augment)
+    require_texts(name, max_length)
     try:
         if smoke:
             task = smoke_task(name)
@@ -1520,11 +1525,9 @@ def load(
             task = TASKS[name](root)
     except pathfinder.PathfinderError as error:
         raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
     if max_length is not None:
-        if name not in ("text", "retrieval"):  # a cut expression has no value, a cut image no meaning
-            raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
-        if max_length > task.max_length:
-            raise DataError(f"--max-length: {name} has at most {task.max_length} bytes, give no more")
         task = replace(task, max_length=max_length)
     if limit is not None:
         task = limited(task, limit)
@@ -1540,21 +1543,32 @@ def load(
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None, seed=seed)
 
 
-def require(names, root, smoke=False, augment=None):
-    """Raise DataError now, not after hours of other tasks, where `augment` does not fit one of the tasks
-    `names`, or where Retrieval is not in `root`: it is fetched only when asked for."""
+def require(names, args):
+    """Raise DataError now, not after hours of other tasks, where --augment or --max-length does not fit one
+    of the tasks `names`, or where Retrieval is not in --data-dir: it is fetched only when asked for."""
     for name in names:
-        require_images(name, augment)
-        if augment == "none" and name not in ("listops", "image"):
+        require_images(name, args.augment)
+        require_texts(name, args.max_length)
+        if args.augment == "none" and name not in ("listops", "image"):
             raise DataError(f"--augment none changes nothing of {name}, which has none; leave the flag out")
-    if "retrieval" in names and not smoke and not is_present("retrieval", Path(root)):
-        find_aan(root)
+    if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
+        find_aan(args.data_dir)
 
 
 def require_images(name, augment):
     """Raise DataError for an augmentation that would stand in the record without effect."""
     if augment in ("flip", "d4") and name not in ("image", *PATHFINDER_SIZE):
         raise DataError(f"--augment {augment} is for grey images; {name} has none, leave the flag out")
+
+
+def require_texts(name, max_length):
+    """Raise DataError for a length that the task cannot be cut to."""
+    if max_length is None:
+        return
+    if name not in ("text", "retrieval"):  # a cut expression has no value, a cut image no meaning
+        raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
+    if max_length > SHAPES[name]["max_length"]:
+        raise DataError(f"--max-length: {name} has at most {SHAPES[name]['max_length']} bytes, give no more")
 
 
 def technique_rows(name, techniques="yes"):
@@ -1620,10 +1634,11 @@ def is_present(name, root):
     """Whether a task is ready in `root`: packed, generated (of Pathfinder, the hard set), or for Image
     unpacked. Files put there by hand that are still to be packed do not count."""
     if name == "image":
-        return (root / "cifar-10-batches-bin").is_dir()
+        return is_there(root / "cifar-10-batches-bin")
     folders = [root / "packed" / name, root / "packed" / f"{name}-official"]
     if name in PATHFINDER_SIZE:
-        folders = [root / f"pathfinder{PATHFINDER_SIZE[name]}-hard", *(root / "packed").glob(f"{name}-*")]
+        folders = [root / "packed" / f"{name}-{levels}" for levels in ("hard", "all")]
+        folders.append(root / f"pathfinder{PATHFINDER_SIZE[name]}-hard")
     return any(map(is_whole, folders))
 
 
@@ -1788,7 +1803,8 @@ def main(argv=None):
         description="Prepare, fetch, check and look at the data of the Long Range Arena.",
         epilog="ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170 MB); "
         "Retrieval is pulled out of the 8.2 GB LRA release with --fetch. "
-        "Files put into the data folder by hand are used, and read once: for others remove DIR/packed/TASK.",
+        "Files put into the data folder by hand are used, and (but for CIFAR-10) read once: for others "
+        "remove DIR/packed/TASK*.",
     )
     parser.add_argument(
         "--task",

@@ -30,6 +30,8 @@ import data
 import models
 from common import compared, markdown, percent
 
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+
 # fmt: off
 # Table 6: gMLP. Columns in the paper's order. Its activation, GELU, is the block's own.
 TASKS6 = ("image", "pathfinder", "text", "retrieval", "listops")
@@ -282,7 +284,7 @@ def run_cell(args, name, model, seed):
     row = label(model, techniques)
     common.run_cell(
         args,
-        exp="kernels",
+        exp=EXP,
         task=task,
         model=model,
         cell={"techniques": techniques},
@@ -303,7 +305,7 @@ def label(model, techniques="yes"):
 
 
 def report(args):
-    records = common.report_records(args, "kernels", TASKS6, TABLES, ["techniques"])
+    records = common.report_records(args, EXP, TASKS6, TABLES, ["techniques"])
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in records}
     full = [r for r in records if r["budget"] == "paper"]
     rows = [[name, *(f"{v:.2f}" for v in TABLE3[name])] for name in ("S4 (Gu et al.)", "S5 (Smith et al.)")]
@@ -400,8 +402,8 @@ def best_run(args, model, name):
 
 def started_at_random(folder):
     """Whether the run in `folder` began with random parameters (exp_spt.py --init random)."""
-    with contextlib.suppress(OSError, ValueError):  # a best.pt alone does not say
-        return json.loads((folder / "identity.json").read_text())["cell"].get("init") == "random"
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # a best.pt alone does not say
+        return json.loads((folder / "identity.json").read_text())["cell"]["init"] == "random"
     return False
 
 
@@ -535,7 +537,7 @@ def main(argv=None):
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
         names = common.chosen(args.task, TASKS6)
-        data.require(names, args.data_dir, args.smoke, args.augment)
+        data.require(names, args)
         common.run_cells(args, product(names, chosen), run_cell, data.DataError)
 
 

@@ -28,6 +28,8 @@ import data
 import models
 from common import markdown, percent, summary
 
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+
 # Nothing is trained here, so there is no table of hyper-parameters; --smoke trains this to have a model.
 SMOKE = dict(
     block="transformer", depth=1, d_model=16, d_ff=32, position="rotary", lr=3e-3, weight_decay=0.05,
@@ -96,7 +98,7 @@ def label_counts(split):
 def run_cell(args, task, rule, seed):
     """Measure one rule on all three splits and record it as a run that was trained on nothing."""
     identity = common.make_identity(
-        "listops", task.name, "rule", {"rule": rule}, seed, {}, args.limit, task.source["hash"], args.smoke
+        EXP, task.name, "rule", {"rule": rule}, seed, {}, args.limit, task.source["hash"], args.smoke
     )
     folder = common.open_run(args.out, identity, args.fresh)
     if folder is None:
@@ -118,9 +120,7 @@ def train_smoke_model(args, task):
         return models.SequenceModel(vocab=task.vocab, classes=task.classes, **common.model_rows(SMOKE))
 
     hp = SMOKE | common.overrides(args)
-    common.run_cell(
-        args, "listops", task, "transformer", {}, hp, SMOKE, build, common.classify_loss, args.seed
-    )
+    common.run_cell(args, EXP, task, "transformer", {}, hp, SMOKE, build, common.classify_loss, args.seed)
 
 
 # Whose runs have a ListOps model; the classifier of spt-pretrain's is untrained.
@@ -181,7 +181,7 @@ def predictions(model, task, split, args):
 
 
 def report(args):
-    records = common.report_records(args, "listops", ("listops",), ("rule",), ["rule"])
+    records = common.report_records(args, EXP, ("listops",), ("rule",), ["rule"])
     print("### Appendix B: what simple rules get on ListOps\n\nAccuracy in %\n")
     groups = {}
     for r in records:

@@ -15,12 +15,15 @@ epoch on two CPU cores and 4 GB; no GPU has timed it yet. For a shorter look run
 
 import argparse
 from itertools import product
+from pathlib import Path
 from statistics import mean
 
 import common
 import data
 import models
 from common import markdown, one_recipe, percent, summary
+
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
 
 # fmt: off
 # Table 7: the convolutional model. Columns in the paper's order.
@@ -94,7 +97,7 @@ def run_cell(args, name, kernel, seed):
     print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side")
     common.run_cell(
         args,
-        exp="locality",
+        exp=EXP,
         task=task,
         model="conv",
         cell={"kernel": kernel},
@@ -111,7 +114,7 @@ def run_cell(args, name, kernel, seed):
 
 
 def report(args):
-    records = common.report_records(args, "locality", TASKS7, ("conv",), ["kernel"])
+    records = common.report_records(args, EXP, TASKS7, ("conv",), ["kernel"])
     records.sort(key=lambda r: r["cell"]["kernel"])
     full = {}
     for r in records:
@@ -178,7 +181,7 @@ def plot_ours(axis, records, face, label):
     """A dot for each run of one task, and a thin line through the means of those on equal terms."""
     rows = {}
     for r in records:
-        row = rows.setdefault(common.terms(r, recipe(r["task"])), {})
+        row = rows.setdefault((common.terms(r, recipe(r["task"])), r["data"]["hash"]), {})
         row.setdefault(r["cell"]["kernel"], []).append(100 * r["test_acc"])
     for row in rows.values():
         axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color="#D55E00", linewidth=0.8)
@@ -221,7 +224,7 @@ def main(argv=None):
         kernels = args.kernel or ([5] if args.smoke else ["all"])
         kernels = list(TABLE1) if "all" in kernels else sorted(set(kernels))
         names = common.chosen(args.task, TASKS7)
-        data.require(names, args.data_dir, args.smoke, args.augment)
+        data.require(names, args)
         common.run_cells(args, product(names, kernels), run_cell, data.DataError)
 
 

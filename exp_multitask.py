@@ -19,11 +19,14 @@ Full cells want a GPU; for a quick look: `--task text --model transformer --smok
 
 import argparse
 from itertools import product
+from pathlib import Path
 
 import common
 import data
 import models
 from common import compared, markdown
+
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
 
 # fmt: off
 # Table 5: the Transformer. Columns in the paper's order, which is not that of its other tables.
@@ -141,7 +144,7 @@ def run_cell(args, name, model, seed):
     label = LABELS[model, techniques]
     common.run_cell(
         args,
-        exp="multitask",
+        exp=EXP,
         task=task,
         model=model,
         cell={"techniques": techniques},
@@ -158,7 +161,7 @@ def run_cell(args, name, model, seed):
 
 
 def report(args):
-    records = common.report_records(args, "multitask", COLUMNS, TABLES, ["techniques"])
+    records = common.report_records(args, EXP, COLUMNS, TABLES, ["techniques"])
     variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in records}
     print("### Table 2, as the paper ran it\n\nTest accuracy in %\n")
     rows = []
@@ -205,7 +208,7 @@ def main(argv=None):
             return report(args)
         chosen = common.chosen(args.model or (["transformer"] if args.smoke else ["all"]), TABLES)
         names = common.chosen(args.task, COLUMNS)
-        data.require(names, args.data_dir, args.smoke, args.augment)
+        data.require(names, args)
         common.run_cells(args, product(names, chosen), run_cell, data.DataError)
 
 

@@ -18,11 +18,14 @@ Full cells want a GPU; for a quick look: `--task text --smoke` (seconds, no down
 import argparse
 import json
 from itertools import product
+from pathlib import Path
 
 import common
 import data
 from common import compared, markdown
 from exp_multitask import COLUMNS, TABLES, build, recipe, smoke_rows
+
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
 
 # The hyper-parameters are those of Table 5, whatever the position: exp_multitask.recipe.
 
@@ -68,7 +71,7 @@ def run_cell(args, name, position, seed):
     column = tuple(cell.values())
     common.run_cell(
         args,
-        exp="positional",
+        exp=EXP,
         task=task,
         model="transformer",
         cell=cell,
@@ -86,7 +89,7 @@ def run_cell(args, name, position, seed):
 
 def report(args):
     cell = ["position", "techniques"]
-    records = common.report_records(args, "positional", COLUMNS, ["transformer"], cell, ["half"])
+    records = common.report_records(args, EXP, COLUMNS, ["transformer"], cell, ["half"])
     # exp_multitask's Transformer is this table's rotary column: the same recipe, so the same run.
     own = {same_run(r) for r in records}
     for r in common.report_records(args, "multitask", COLUMNS, TABLES, ["techniques"]):
@@ -156,7 +159,7 @@ def main(argv=None):
         if args.flip_half and any(not position.startswith("rotary") for position in positions):
             raise common.UserError("--flip-half is about rotary frequencies; give --position rotary")
         names = common.chosen(args.task, COLUMNS)
-        data.require(names, args.data_dir, args.smoke, args.augment)
+        data.require(names, args)
         common.run_cells(args, product(names, positions), run_cell, data.DataError)
 
 

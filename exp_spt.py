@@ -45,6 +45,8 @@ import data
 import models
 from common import UserError, markdown, one_recipe, summary, unofficial
 
+EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+
 # fmt: off
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx", "pathx256", "scifar")
@@ -639,7 +641,7 @@ def pretrain(args, task, cell, hp, budget, seed):
     holds the weights of the best validation accuracy or R^2, which are the ones that are fine-tuned."""
     label = {k: v for k, v in cell.label().items() if k != "share"}  # the share is in hp's epochs
     identity = common.make_identity(
-        "spt-pretrain", task.name, cell.model, label, seed, hp, args.limit, task.source["hash"], args.smoke
+        f"{EXP}-pretrain", task.name, cell.model, label, seed, hp, args.limit, task.source["hash"], args.smoke
     )
     folder = args.out / common.run_name(identity)
     done = common.finished(args.out, folder.name) is not None
@@ -672,12 +674,16 @@ def run_cell(args, name, cell, seed):
     if budget_first == "reduced":
         budget = "reduced"
     hp = shorter_warmup(hp, task)
+    if args.micro_batch:  # refused now, not after the first half
+        for half, pretraining in ((first, True), (hp, False)):
+            if half:
+                common.require_splittable(build(task, cell, half, pretraining), half["batch_size"], args)
     if first:
         first = shorter_warmup(first, task)
         changed = {row: value for row, value in first.items() if row not in hp or hp[row] != value}
         hp["pretrain"] = changed  # part of this cell's identity
     identity = common.make_identity(
-        "spt", name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
+        EXP, name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
     )
     folder = common.open_run(args.out, identity, args.fresh)
     if folder is None:
@@ -754,7 +760,7 @@ def averaged(records, column, cell):
 
 
 def report(args):
-    records = common.report_records(args, "spt", TASKS, MODELS, ["objective", "init"], Cell._fields)
+    records = common.report_records(args, EXP, TASKS, MODELS, ["objective", "init"], Cell._fields)
     full = [r for r in records if r["budget"] == "paper"]
     print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
@@ -948,23 +954,31 @@ def report_rows(title, records):
         if first:
             arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"
         arm += ", ce" if cell.get("image_loss") == "ce" else ""
-        _, paper = recipe(r["task"], Cell(r["model"], **cell))
+        paper = papers_recipe(r)
         changed = [name for name in ("batch_size", "weight_decay") if hp[name] != paper[name]]
         arm += "".join(f", {name} {hp[name]:g}" for name in changed)
         arms = groups.setdefault(row, {}).setdefault(cell["objective"], {})
         runs = arms.setdefault((arm, json.dumps(hp, sort_keys=True)), {})
         runs[r["seed"], r["data"]["hash"]] = r
-    rows = []
+    rows, columns = [], [*OBJECTIVES, *sorted({r["cell"]["objective"] for r in records} - {*OBJECTIVES})]
     for row, objectives in sorted(groups.items()):
-        cells = [objectives.get(objective, {}).items() for objective in OBJECTIVES]
+        cells = [objectives.get(objective, {}).items() for objective in columns]
         texts = [
             "; ".join(f"{summary(one_recipe(runs.values()))} [{arm}]" for (arm, _), runs in arms) or "—"
             for arms in cells
         ]
         rows.append([*row, *texts])
-    header = ["Task", "Model", "trained on", *(NAMES[objective] for objective in OBJECTIVES)]
+    header = ["Task", "Model", "trained on", *(NAMES.get(objective, objective) for objective in columns)]
     if rows:
         section(f"{title}\n\nOurs only; compare only inside one row", header, rows)
+
+
+def papers_recipe(record):
+    """Of the fine-tuning; of a cell that a changed script has added, the record's own."""
+    try:
+        return recipe(record["task"], Cell(record["model"], **record["cell"]))[1]
+    except (KeyError, TypeError):
+        return record["hp"]
 
 
 def bar_figure(args, number, bars, arms, title, bottom):
@@ -1142,7 +1156,7 @@ def main(argv=None):
             raise UserError("shares need --epochs of at least 2, one for each half")
         if args.epochs and not shares and len({cell.objective for _, cell in chosen}) > 1:
             print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
-        data.require({name for name, _ in chosen}, args.data_dir, args.smoke, args.augment)
+        data.require({name for name, _ in chosen}, args)
         common.run_cells(args, chosen, run_cell, data.DataError)
 
 

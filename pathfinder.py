@@ -625,10 +625,10 @@ def locked(folder):
 
 def read_json(path):
     try:
-        return json.loads(path.read_text())
+        return dict(json.loads(path.read_text()))
     except FileNotFoundError:
         return None
-    except ValueError as e:
+    except (ValueError, TypeError) as e:
         raise PathfinderError(f"{path} is damaged ({e}); remove the folder and generate the set again") from e
 
 

@@ -609,6 +609,20 @@ def test_garbage_lines_and_repeats_are_left_out_of_reports(tmp_path, capsys):
     assert "4 of tasks, models or cells that are not this table's" in err
 
 
+def test_what_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "results.jsonl").mkdir()
+    with pytest.raises(common.UserError, match="cannot read .*results.jsonl"):
+        common.read_records([tmp_path / "results.jsonl"])
+    note = tmp_path / common.run_name(identity()) / "identity.json"
+    (tmp_path / "results.jsonl").rmdir()
+    note.parent.mkdir()
+    for content in (b"null", b"[]", b"\xff", b"{"):
+        note.write_bytes(content)
+        with pytest.raises(common.UserError, match="identity.json is damaged"):
+            common.open_run(tmp_path, identity())
+        common.release(note.parent)
+
+
 def test_peak_memory_is_that_of_the_cell():
     cpu = torch.device("cpu")
     common.reset_peak(cpu)

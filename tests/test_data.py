@@ -1,5 +1,6 @@
 """data.py: batches, corruption, packing, the official layouts, augmentation. pytest tests/test_data.py"""
 
+import argparse
 import errno
 import hashlib
 import json
@@ -117,7 +118,7 @@ def test_an_augmentation_that_a_task_does_not_have_is_refused():
     """It would stand in the record, and ListOps would lose its shuffling."""
     for name in ("listops", "text", "scifar"):
         with pytest.raises(data.DataError, match=f"flip is for grey images; {name} has none"):
-            data.require(["image", name], "unused", smoke=True, augment="flip")
+            data.require(["image", name], argparse.Namespace(smoke=True, augment="flip", max_length=None))
     with pytest.raises(data.DataError, match="listops has none"):
         data.load("listops", "unused", augment="d4", smoke=True)
     assert len(data.load("pathx", "unused", augment="d4", smoke=True).transforms) == 1
@@ -273,11 +274,15 @@ def test_packed_data_are_as_readable_as_the_folder_they_are_in(tmp_path, monkeyp
     assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o755
 
     def closed(path):
-        raise PermissionError(errno.EACCES, "Permission denied")
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "exists", closed)
-    with pytest.raises(data.DataError, match="cannot read .*t: Permission denied"):
-        data.unpack(tmp_path / "t", "toy")
+    for look in ("exists", "is_dir"):
+        monkeypatch.setattr(Path, look, closed)
+    for name in data.TASKS:
+        with pytest.raises(data.DataError, match="cannot read .*: Permission denied"):
+            data.load(name, tmp_path)
+        with pytest.raises(data.DataError, match="cannot read .*: Permission denied"):
+            data.is_present(name, tmp_path)
 
 
 @pytest.fixture(scope="module")

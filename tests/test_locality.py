@@ -126,15 +126,17 @@ def test_report_shows_kernels_of_ours_and_does_not_mix_data(tmp_path, capsys):
 
 def test_the_figure_joins_only_runs_on_equal_terms():
     axis, lines = common.pyplot().figure().subplots(), []
-    for epochs, kernel, accuracy in ((4, 5, 0.6), (4, 5, 0.7), (4, 61, 0.8), (8, 5, 0.9)):
+    runs = (4, 5, 0.6, "a"), (4, 5, 0.7, "a"), (4, 61, 0.8, "a"), (8, 5, 0.9, "a"), (4, 61, 0.1, "b")
+    for epochs, kernel, accuracy, made in runs:
         hp = exp_locality.recipe("text") | {"epochs": epochs}
-        run = dict(task="text", cell={"kernel": kernel}, hp=hp, limit=None, data={}, test_acc=accuracy)
-        lines.append(run)
+        run = dict(task="text", cell={"kernel": kernel}, hp=hp, limit=None, test_acc=accuracy)
+        lines.append(run | {"data": {"hash": made}})
     exp_locality.plot_ours(axis, lines, "none", "ours")
     drawn = [list(map(tuple, line.get_xydata())) for line in axis.lines]
-    assert drawn == [[(5, pytest.approx(65)), (61, pytest.approx(80))], [(5, pytest.approx(90))]]
+    apart = [(5, pytest.approx(90))], [(61, pytest.approx(10))]
+    assert drawn == [[(5, pytest.approx(65)), (61, pytest.approx(80))], *apart]
     [dots] = axis.collections
-    wanted = [[5, 60], [5, 70], [61, 80], [5, 90]]
+    wanted = [[5, 60], [5, 70], [61, 80], [5, 90], [61, 10]]
     assert dots.get_offsets().tolist() == [pytest.approx(dot) for dot in wanted]
     common.pyplot().close()
 

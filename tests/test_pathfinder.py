@@ -370,6 +370,10 @@ def test_damaged_set_is_refused(tmp_path):
         file.truncate(1000)
     with pytest.raises(PathfinderError, match="images.npy"):
         generate_set(tmp_path, 32, "easy", 20)
+    for content in ("[1]", "{", "1"):
+        (tmp_path / "manifest.json").write_text(content)
+        with pytest.raises(PathfinderError, match="manifest.json is damaged"):
+            generate_set(tmp_path, 32, "easy", 20)
 
 
 def test_full_disk_is_one_sentence_and_the_rest_follows(whole, tmp_path, monkeypatch):

@@ -3,11 +3,12 @@
 pytest tests/test_robust.py
 """
 
-import importlib
+import importlib.util
 import math
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -293,6 +294,55 @@ def test_a_cell_that_fails_does_not_end_the_table(tmp_path, capsys):
     assert not common.CLAIMED  # others may take the cell
 
 
+def test_a_command_that_is_refused_drops_nothing(tmp_path, capsys):
+    """--fresh empties a finished run's folder, but only for a training that can begin."""
+    tiny = ["--task", "text", "--smoke", "--limit", "16", "--epochs", "1", "--out", str(tmp_path)]
+    spt = importlib.import_module("exp_spt").main
+    words = [*tiny, "--model", "s4", "--objective", "masked"]
+    spt([*words, "--device", "cpu"])
+    before = sorted(tmp_path.rglob("*"))
+    refusals = [["--device", "cuda"], ["--device", "cpu", "--micro-batch", "4"]]
+    for flags in refusals[torch.cuda.is_available() :]:
+        with pytest.raises(SystemExit) as stop:
+            spt([*words, "--fresh", *flags])
+        assert stop.value.code == 2 and capsys.readouterr().err.startswith("error: --")
+        assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(SystemExit):  # and the first half is not trained when the second is refused
+        spt([*words, "--device", "cpu", "--micro-batch", "4", "--seed", "1"])
+    assert sorted(tmp_path.rglob("*")) == before
+    kernels = importlib.import_module("exp_kernels").main
+    with pytest.raises(SystemExit):
+        kernels([*tiny, "--model", "s5", "--device", "cpu", "--micro-batch", "4", "--fresh"])
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_copy_of_a_script_has_runs_of_its_own(tmp_path):
+    """Its model may be another one, which nothing else in a run's name would tell."""
+    shutil.copy(ROOT / "exp_locality.py", tmp_path / "exp_mine.py")
+    spec = importlib.util.spec_from_file_location("exp_mine", tmp_path / "exp_mine.py")
+    mine = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(mine)
+    tiny = ["--task", "text", "--smoke", "--limit", "16", "--epochs", "1", "--device", "cpu"]
+    mine.main([*tiny, "--out", str(tmp_path)])
+    [line] = common.read_records([tmp_path / "results.jsonl"])
+    assert line["exp"] == "mine" and line["run"].startswith("smoke-mine-text")
+
+
+def test_signals_end_the_process_again_after_a_cell_that_failed(tmp_path, fit_args):
+    """No checkpoint waits for them while the next cell's data are made."""
+    seen = []
+
+    def run(args, cell, seed):
+        seen.append(signal.getsignal(signal.SIGTERM))
+        common.catch_signals()
+        raise common.UserError("no")
+
+    fit_args.seed, fit_args.seeds, fit_args.fresh = 0, 1, False
+    with pytest.raises(common.UserError, match="2 of 2 cells"):
+        common.run_cells(fit_args, [("a",), ("b",)], run)
+    assert seen[1] is signal.SIG_DFL
+
+
 def test_a_command_stopped_while_it_begins_anew_says_what_it_has_not_begun(tmp_path, capsys):
     """Without --fresh, which would begin the stopped cell again, old records of the rest would stand."""
     words = ["--task", "text", "--smoke", "--device", "cpu", "--out", str(tmp_path), "--time-limit", "0.01s"]
@@ -307,8 +357,11 @@ def test_a_checkpoint_of_changed_code_is_named(fit_args, tmp_path):
     task = data.load("text", "unused", limit=32, smoke=True)
     hp = dict(lr=1e-3, weight_decay=0.1, epochs=2, batch_size=16)
     fit_args.deadline = 0.0
-    for width, error in ((8, common.Interrupted), (16, common.UserError)):
+    wishes = {}, {}, {"lr": 1e-4}  # of one parameter, which makes groups of its own in the optimiser
+    errors = common.Interrupted, common.UserError, common.UserError
+    for width, wish, error in zip((8, 16, 8), wishes, errors):
         model = models.SequenceModel("conv", 1, width, 259, 2, d_hidden=8, kernel=3)
+        model.blocks[0].linear.weight.optim = wish
         with pytest.raises(error, match="continues|the code changed; start over with --fresh"):
             common.fit(model, task, common.classify_loss, hp, fit_args, tmp_path)
 

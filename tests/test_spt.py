@@ -711,10 +711,14 @@ def test_the_report_counts_a_training_once_and_tells_recipes_apart(tmp_path, cap
         record = dict(run=str(i), exp="spt", task="text", model="transformer", cell=cell.label(), seed=0)
         record |= dict(hp=hp, limit=None, data={"hash": "a"}, budget="reduced", date="2026-01-01", epochs=4)
         lines.append(json.dumps(record | {"val_acc": 0.5, "test_acc": 0.5 + i / 10}) + "\n")
+    for key, value, accuracy in (("size", "30M", 0.41), ("objective", "mine", 0.42)):  # of a changed script
+        other = {"run": key, "model": "rotary", "cell": cell.label() | {key: value}, "val_acc": 0.5}
+        lines.append(json.dumps(record | other | {"test_acc": accuracy}) + "\n")
     (tmp_path / "r.jsonl").write_text("".join(lines))
     exp_spt.main(["--report", str(tmp_path / "r.jsonl"), "--out", str(tmp_path)])
     rows = capsys.readouterr().out.split("### At reduced budgets")[1]
     assert "60.00 (n=1) [lr 0.0001]; 70.00 (n=1) [lr 0.0001, batch_size 16] |" in rows and "n=2" not in rows
+    assert "41.00 (n=1)" in rows and "| mine " in rows and "42.00 (n=1)" in rows
 
 
 def cells_of(*flags):
