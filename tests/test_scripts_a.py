@@ -504,6 +504,7 @@ def test_a_flag_that_cannot_be_meant_ends_in_one_sentence(script, words, tmp_pat
         script.main([*words, "--out", str(tmp_path)])
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("error: ")
+    assert not (tmp_path / "results.jsonl").exists()  # said before anything is trained
 
 
 def test_flipping_the_half_changes_that_row_alone():
