@@ -1119,6 +1119,11 @@ def finished(out, name):
     return records[-1] if records and not (out / name / AGAIN).exists() else None
 
 
+def will_train(args, identity):
+    """Whether open_run gives a folder, which --fresh empties: what cannot be trained is refused before."""
+    return args.fresh or not on_first_rank(finished, args.out, run_name(identity))
+
+
 def claim_folder(out, identity, fresh):
     name = run_name(identity)
     folder, done = out / name, finished(out, name)
@@ -1198,10 +1203,11 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
     identity = make_identity(
         exp, task.name, model, cell, seed, hp, args.limit, task.source["hash"], args.smoke
     )
-    require_device(args)
-    if args.micro_batch:
-        require_splittable(build(), hp["batch_size"], args)
-    folder = open_run(args.out, identity, args.fresh)  # which --fresh empties
+    if will_train(args, identity):
+        require_device(args)
+        if args.micro_batch:
+            require_splittable(build(), hp["batch_size"], args)
+    folder = open_run(args.out, identity, args.fresh)
     if folder is None:
         return None
     torch.manual_seed(seed)
@@ -1235,7 +1241,6 @@ def run_cells(args, cells, run, *expected):
     process is at it) does not keep the others from their turn. Raises UserError at the end if there was one;
     `expected` are further types of such errors.
     """
-    require_device(args)  # before --fresh drops anything
     runs, failed = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), 0
     for number, (cell, seed) in enumerate(runs, 1):
         try:

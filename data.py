@@ -322,11 +322,12 @@ def unpack(folder, task):
             name: tuple(np.load(folder / f"{name}_{part}.npy", allow_pickle=False) for part in Split._fields)
             for name in ("train", "val", "test")
         }
+        wanted = manifest["hash"]
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         raise DataError(
             f"the packed data in {folder} is incomplete or unreadable ({error}); {remedy}"
         ) from error
-    if content_hash(splits) != manifest["hash"]:
+    if content_hash(splits) != wanted:
         raise DataError(
             f"the packed data in {folder} has changed since it was written (its hash differs); {remedy}"
         )

@@ -387,7 +387,7 @@ def best_run(args, model, name):
     """(record, checkpoint) of the finished run of a model on a task, or (None, None); of several a full one,
     of these the one that validated best. Runs of exp_spt that started at random do not count, nor those of
     the other scripts whose techniques are not as --no-techniques says."""
-    scripts = ("kernels", "multitask", "spt")  # spt-pretrain has no accuracy
+    scripts = (EXP, "multitask", "spt")  # spt-pretrain has no accuracy
     wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
     finished = [
         r

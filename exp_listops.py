@@ -124,7 +124,7 @@ def train_smoke_model(args, task):
 
 
 # Whose runs have a ListOps model; the classifier of spt-pretrain's is untrained.
-SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")
+SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", EXP)
 TRANSFORMERS = ("transformer", "rotary")
 
 
@@ -332,6 +332,10 @@ def main(argv=None):
         given = [f"--{row.replace('_', '-')}" for row in common.overrides(args)]
         if given and not args.smoke:
             raise common.UserError(f"nothing is trained or cut here; leave {', '.join(given)} out")
+        if args.checkpoint and args.figure == [1]:
+            raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
+        if args.checkpoint:
+            rebuilt(args.checkpoint)  # refused now, not after the rules
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:

@@ -674,10 +674,6 @@ def run_cell(args, name, cell, seed):
     if budget_first == "reduced":
         budget = "reduced"
     hp = shorter_warmup(hp, task)
-    if args.micro_batch:  # refused now, not after the first half
-        for half, pretraining in ((first, True), (hp, False)):
-            if half:
-                common.require_splittable(build(task, cell, half, pretraining), half["batch_size"], args)
     if first:
         first = shorter_warmup(first, task)
         changed = {row: value for row, value in first.items() if row not in hp or hp[row] != value}
@@ -685,6 +681,11 @@ def run_cell(args, name, cell, seed):
     identity = common.make_identity(
         EXP, name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
     )
+    if common.will_train(args, identity):
+        common.require_device(args)
+        for half, pretraining in ((first, True), (hp, False)):  # both now, not after the first
+            if half and args.micro_batch:
+                common.require_splittable(build(task, cell, half, pretraining), half["batch_size"], args)
     folder = common.open_run(args.out, identity, args.fresh)
     if folder is None:
         return None

@@ -393,7 +393,8 @@ def ema_kernel(alpha, delta, beta, gamma, L):
     alpha, delta, beta, gamma = (at_least_float32(x) for x in (alpha, delta, beta, gamma))
     p = torch.sigmoid(delta)
     weights = p * beta * gamma / math.sqrt(p.shape[-1])
-    forgotten = (p * torch.sigmoid(alpha)).clamp(max=1 - 2**-24)  # of 1 the logarithm would be infinite
+    below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
+    forgotten = (p * torch.sigmoid(alpha)).clamp(max=below_1)
     return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), None, L)[0]
 
 

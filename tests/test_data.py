@@ -267,6 +267,14 @@ def test_imdb_is_read_cut_and_split(tmp_path, monkeypatch):
         data.load("text", tmp_path)
 
 
+@pytest.mark.parametrize("content", ["[]", "1", "null", "{", '{"task": "toy"}'])
+def test_a_manifest_of_something_else_is_named(content, tmp_path):
+    data.pack(tmp_path / "t", "toy", small_splits(), {})
+    (tmp_path / "t" / "manifest.json").write_text(content)
+    with pytest.raises(data.DataError, match="is incomplete or unreadable"):
+        data.unpack(tmp_path / "t", "toy")
+
+
 def test_packed_data_are_as_readable_as_the_folder_they_are_in(tmp_path, monkeypatch):
     """A --data-dir may be shared by several people."""
     tmp_path.chmod(0o755)

@@ -493,6 +493,8 @@ def test_the_kernels_of_path_x_are_marked_at_the_rows_of_its_images(side, tmp_pa
         (exp_kernels, ["--figure", "kernels", "--limit", "10"]),
         (exp_kernels, ["--task", "image", "text", "--smoke", "--augment", "none"]),
         (exp_listops, ["--figure", "3", "--smoke", "--checkpoint", "nowhere/best.pt"]),
+        (exp_listops, ["--smoke", "--checkpoint", "nowhere/best.pt"]),
+        (exp_listops, ["--figure", "1", "--smoke", "--checkpoint", "nowhere/best.pt"]),
         (exp_multitask, ["--task", "listops", "--smoke", "--max-length", "100"]),
         (exp_multitask, ["--task", "all", "--smoke", "--augment", "flip"]),
         (exp_multitask, ["--task", "text", "listops", "--smoke", "--max-length", "64"]),
