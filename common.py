@@ -1359,10 +1359,10 @@ def read_records(paths):
     for path in paths:
         try:
             content = path.read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
+            raise UserError(f"cannot read {path}: {error.strerror}; make it readable or leave it out") from error
         for number, text in enumerate(content.split(b"\n"), 1):
             if not text.strip():
                 continue

@@ -449,7 +449,7 @@ def test_a_pretraining_of_ours_makes_the_cell_a_reduced_one(flags, budget, monke
     monkeypatch.setattr(exp_spt, "curve", lambda folder: [])
     monkeypatch.setattr(common, "record", lambda a, f, i, r, budget, s: seen.append(budget))
     args = argparse.Namespace(smoke=False, augment="paper", limit=None, max_length=None, **flags)
-    args.out, args.fresh = tmp_path, False
+    args.out, args.fresh, args.device, args.compile, args.micro_batch = tmp_path, False, "cpu", None, None
     exp_spt.run_cell(args, "image", Cell("transformer", "masked"), 0)
     assert seen == [budget]
 
