@@ -1362,7 +1362,7 @@ def read_records(paths):
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}; make it readable or leave it out") from error
+            raise UserError(f"cannot read {path}: {error.strerror}; mend it or leave it out") from error
         for number, text in enumerate(content.split(b"\n"), 1):
             if not text.strip():
                 continue
