@@ -259,7 +259,7 @@ def wait_for_checkpoint(process, out, since):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("kills, epochs", [(5, 4), pytest.param(50, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills, epochs", [(3, 4), pytest.param(50, 40, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_it_ends_like_the_unbroken_run(tmp_path, monkeypatch, kills, epochs):
     """SIGKILL inside epochs, evaluations and (checkpoints being frequent here) checkpoint writes."""
     monkeypatch.setenv("LRA_CHECKPOINT_SECONDS", "0.02")
