@@ -193,10 +193,10 @@ def test_compile_reaches_the_model_and_the_record(mode, tmp_path, monkeypatch):
 def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
     """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
     monkeypatch.setattr(common, "require_sound_compiler", lambda device: None)  # eager code is sound
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)  # it is 8, and a cell takes 2
     compiled = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: compiled(model, backend="eager"))
     flags = ["--smoke", "--epochs", "1", "--device", "cpu", "--compile", "--out", str(tmp_path)]
-    exp_locality.main(["--task", "text", "--kernel", "5", "7", *flags])
+    # The limit is 8, and a cell takes 2.
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=3):
+        exp_locality.main(["--task", "text", "--kernel", "5", "7", *flags])
     assert len(common.read_records([tmp_path / "results.jsonl"])) == 2

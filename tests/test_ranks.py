@@ -71,12 +71,13 @@ def train(case, folder, micro_batch=None, epochs=2):
     return losses, result, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def one_of_two(rank, port, case, folder):
+def one_of_two(rank, port, folder):
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common.join_ranks(argparse.ArgumentParser(), "cpu")
-    torch.save(train(case, folder / "shared"), folder / f"{rank}.pt")
+    for case in CASES:
+        torch.save(train(case, folder / case), folder / f"{case}-{rank}.pt")
 
 
 def free_port():
@@ -87,17 +88,24 @@ def free_port():
         return s.getsockname()[1]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_two_ranks_train_as_one_process(case, tmp_path):
-    context, port = multiprocessing.get_context("spawn"), free_port()
-    processes = [context.Process(target=one_of_two, args=(r, port, case, tmp_path)) for r in (0, 1)]
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory):
+    """The folder with what two processes, started once, have made of each case."""
+    folder, port = tmp_path_factory.mktemp("ranks"), free_port()
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=one_of_two, args=(rank, port, folder)) for rank in (0, 1)]
     for process in processes:
         process.start()
-    losses, result, parameters = train(case, tmp_path / "alone")
     for process in processes:
-        process.join(120)
+        process.join(240)
         assert process.exitcode == 0
-    (first, theirs, weights), (second, others, _) = (torch.load(tmp_path / f"{r}.pt") for r in (0, 1))
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_train_as_one_process(case, two_ranks, tmp_path):
+    losses, result, parameters = train(case, tmp_path / "alone")
+    (first, theirs, weights), (second, others, _) = (torch.load(two_ranks / f"{case}-{r}.pt") for r in (0, 1))
     assert len(losses) == 20 and first == second and theirs["test_acc"] == others["test_acc"]
     assert first == pytest.approx(losses, rel=1e-5)
     for name, p in parameters.items():
