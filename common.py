@@ -285,6 +285,11 @@ def overrides(args):
     return {row: value for row in OVERRIDES if (value := getattr(args, row, None)) is not None}
 
 
+def overriding_flags(args):
+    """Those flags as they were typed, e.g. ["--lr"]: for messages."""
+    return [f"--{row.replace('_', '-')}" for row in overrides(args)]
+
+
 def model_rows(hp):
     """The rows of a recipe that are arguments of the model."""
     return {row: value for row, value in hp.items() if row not in TRAINING}
@@ -1119,9 +1124,16 @@ def finished(out, name):
     return records[-1] if records and not (out / name / AGAIN).exists() else None
 
 
-def will_train(args, identity):
-    """Whether open_run gives a folder, which --fresh empties: what cannot be trained is refused before."""
-    return args.fresh or not on_first_rank(finished, args.out, run_name(identity))
+def require_trainable(args, identity, *trainings):
+    """Raise UserError now, and not when open_run has emptied the folder for --fresh or the first of a cell's
+    `trainings`, pairs (() -> model, batch size), has taken its hours, where one of them cannot be done. A run
+    that is finished needs none."""
+    if not args.fresh and on_first_rank(finished, args.out, run_name(identity)):
+        return
+    require_device(args)
+    if args.micro_batch:
+        for build, batch_size in trainings:
+            require_splittable(build(), batch_size, args)
 
 
 def claim_folder(out, identity, fresh):
@@ -1203,10 +1215,7 @@ def run_cell(args, exp, task, model, cell, hp, paper, build, loss_fn, seed, expe
     identity = make_identity(
         exp, task.name, model, cell, seed, hp, args.limit, task.source["hash"], args.smoke
     )
-    if will_train(args, identity):
-        require_device(args)
-        if args.micro_batch:
-            require_splittable(build(), hp["batch_size"], args)
+    require_trainable(args, identity, (build, hp["batch_size"]))
     folder = open_run(args.out, identity, args.fresh)
     if folder is None:
         return None

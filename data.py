@@ -989,10 +989,10 @@ def read_imdb(folder):
                     "unpack aclImdb_v1.tar.gz again"
                 )
             bar = tqdm(files, f"reading {split}/{sentiment}", leave=False, disable=None)
-            documents += [f.read_bytes()[:4096] for f in bar]
-            if b"" in documents:
-                empty = files[documents.index(b"") - len(labels)]
-                raise DataError(f"{empty} is empty; unpack aclImdb_v1.tar.gz again")
+            reviews = [f.read_bytes()[:4096] for f in bar]
+            if b"" in reviews:
+                raise DataError(f"{files[reviews.index(b'')]} is empty; unpack aclImdb_v1.tar.gz again")
+            documents += reviews
             labels += [label] * len(files)
         sets[split] = Split(*map(torch.from_numpy, ragged(documents)), torch.tensor(labels))
     n = 2 * IMDB_PER_CLASS

@@ -340,7 +340,7 @@ WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernel
 
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
-    given = [f"--{row.replace('_', '-')}" for row in common.overrides(args)] + ["--limit"] * bool(args.limit)
+    given = common.overriding_flags(args) + ["--limit"] * bool(args.limit)
     if given:
         raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
     if args.checkpoint:

@@ -129,10 +129,8 @@ TRANSFORMERS = ("transformer", "rotary")
 
 
 def trained_model(args):
-    """(name, model) of --checkpoint or of a finished ListOps run; (None, None) where there is none. Of
-    several runs a full one, of these a Transformer's (the paper's), of these the one that validated best."""
-    if args.checkpoint:
-        return rebuilt(args.checkpoint)
+    """(name, model) of a finished ListOps run; (None, None) where there is none. Of several runs a full one,
+    of these a Transformer's (the paper's), of these the one that validated best."""
     finished = common.finished_runs(args, "listops", SCRIPTS)
     if not finished:
         return None, None
@@ -286,12 +284,13 @@ def plot_breakdown(roots, labels, predicted, name, path):
     common.save_figure(figure, path)
 
 
-def draw(args, task, figures):
+def draw(args, task, figures, chosen=None):
+    """`chosen`: (name, model) for Figures 2 and 3, or None for the best finished run's."""
     if 1 in figures:
         plot_labels(label_counts(task.train), args.out / "listops-figure1.png")
     if max(figures) == 1:
         return
-    name, model = trained_model(args)
+    name, model = chosen or trained_model(args)
     if model is None:
         missing = (
             f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
@@ -329,20 +328,19 @@ def main(argv=None):
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
-        given = [f"--{row.replace('_', '-')}" for row in common.overrides(args)]
+        given = common.overriding_flags(args)
         if given and not args.smoke:
             raise common.UserError(f"nothing is trained or cut here; leave {', '.join(given)} out")
         if args.checkpoint and args.figure == [1]:
             raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
-        if args.checkpoint:
-            rebuilt(args.checkpoint)  # refused now, not after the rules
+        chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
             common.run_cells(args, [(task, rule) for rule in RULES], run_cell, data.DataError)
         if args.smoke and not args.checkpoint and args.figure != [1]:
             train_smoke_model(args, task)
-        draw(args, task, args.figure or (1, 2, 3))
+        draw(args, task, args.figure or (1, 2, 3), chosen)
 
 
 if __name__ == "__main__":

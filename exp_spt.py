@@ -543,9 +543,9 @@ def recipe(name, cell, args=None):
         hp["fraction"] = None  # any other fraction is not the paper's
     if cell.objective == "causal" and name == "listops":
         hp["pooling"] = "last"
-    length = hp["epochs"] / hp["batch_size"]  # in steps, but for the number of examples
     if name == "pathx" and Cell("s4", "none") == cell:
         hp["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its own pretrained S4 takes the maximum
+    length = hp["epochs"] / hp["batch_size"]  # of the table's training in steps, but for the examples' number
     if smoke:
         hp |= smoke_rows(hp, name)
     rows = ("lr", "weight_decay", "lr_pretrain", "epochs_pretrain", "max_length")
@@ -681,11 +681,12 @@ def run_cell(args, name, cell, seed):
     identity = common.make_identity(
         EXP, name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
     )
-    if common.will_train(args, identity):
-        common.require_device(args)
-        for half, pretraining in ((first, True), (hp, False)):  # both now, not after the first
-            if half and args.micro_batch:
-                common.require_splittable(build(task, cell, half, pretraining), half["batch_size"], args)
+    halves = ((first, True), (hp, False))
+    common.require_trainable(
+        args,
+        identity,
+        *((partial(build, task, cell, h, pretraining), h["batch_size"]) for h, pretraining in halves if h),
+    )
     folder = common.open_run(args.out, identity, args.fresh)
     if folder is None:
         return None

@@ -28,6 +28,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import io
 import json
 import math
 import multiprocessing
@@ -777,9 +778,10 @@ def read_png_folder(folder, level="hard", progress=True):
     bar = tqdm(listed, desc=str(top), unit=" images", disable=None if progress else True)
     for i, (path, _) in enumerate(bar):
         try:
-            with Image.open(path) as png:
-                png.verify()  # the checksums, which reading the pixels passes over
-            with Image.open(path) as png:
+            content = path.read_bytes()
+            with Image.open(io.BytesIO(content)) as png:
+                png.verify()  # the checksums, which reading the pixels passes over; it uses the image up
+            with Image.open(io.BytesIO(content)) as png:
                 image = np.asarray(png.convert("L"))
         except (OSError, SyntaxError) as e:  # Pillow's for a damaged one
             raise PathfinderError(f"{path}: missing or unreadable image ({e})") from e
