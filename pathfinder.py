@@ -35,6 +35,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -600,7 +601,9 @@ def write_block(folder, identity, block):
 
 
 def leave_with_parent():
-    """Pool initializer: a worker whose parent was killed would wait for ever and hold the folder's lock."""
+    """Pool initializer. Ctrl-C, which a terminal sends to the workers too, is for the parent to answer. A
+    worker whose parent was killed would wait for ever and hold the folder's lock."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = os.getppid()
 
     def watch():
@@ -740,8 +743,9 @@ def generate_blocks(folder, identity, workers, progress):
                 jobs = [pool.submit(write_block, folder, identity, block) for block in todo]
                 for job in as_completed(jobs):
                     bar.update(job.result())
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+            except BaseException:  # the pool would first do the blocks that it has queued for its workers
+                for worker in multiprocessing.active_children():
+                    worker.kill()
                 raise
 
 

@@ -259,27 +259,37 @@ def wait_for_checkpoint(process, out, since):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("kills, epochs", [(2, 4), pytest.param(50, 40, marks=pytest.mark.slow)])
-def test_killed_at_random_moments_it_ends_like_the_unbroken_run(tmp_path, monkeypatch, kills, epochs):
-    """SIGKILL inside epochs, evaluations and (checkpoints being frequent here) checkpoint writes."""
+def kill_and_continue(out, kills, epochs, monkeypatch):
+    """SIGKILL inside epochs, evaluations and (checkpoints being frequent here) checkpoint writes; then to the
+    end."""
     monkeypatch.setenv("LRA_CHECKPOINT_SECONDS", "0.02")
-    command = [*SMOKE, "--epochs", epochs]
-    code, out, err = finish(script(*command, "--out", tmp_path / "unbroken"))
-    assert code == 0, err
-    progress = r"epoch 1/\d+, step \d+ of 32: loss \d\.\d+, acc 0\.\d+"  # into a log file, which has no bar
-    assert re.search(progress, out)
-    draw, n = random.Random(0), 0
+    command, draw, n = [*SMOKE, "--epochs", epochs, "--out", out], random.Random(0), 0
     for _ in range(kills):
         started = time.time_ns()
-        process = script(*command, "--out", tmp_path / "killed")
-        wait_for_checkpoint(process, tmp_path / "killed", started)
+        process = script(*command)
+        wait_for_checkpoint(process, out, started)
         time.sleep(draw.uniform(0, 0.3))
         process.kill()
         n += finish(process)[0] == -signal.SIGKILL
     print(f"{n} of {kills} kills hit a running process")
-    code, _, err = finish(script(*command, "--out", tmp_path / "killed"))
+    code, printed, err = finish(script(*command))
     assert code == 0, err
-    assert n >= kills / 2 and comparable(tmp_path / "killed") == comparable(tmp_path / "unbroken")
+    assert n >= kills / 2 and "continuing at epoch" in printed
+    progress = r"epoch \d+/\d+, step \d+ of 32: loss \d\.\d+, acc 0\.\d+"  # into a log file, which has no bar
+    assert re.search(progress, printed)
+
+
+def test_killed_at_random_moments_it_ends_like_the_unbroken_run(unbroken, tmp_path, monkeypatch):
+    kill_and_continue(tmp_path, 2, 4, monkeypatch)
+    assert comparable(tmp_path) == comparable(unbroken)
+
+
+@pytest.mark.slow
+def test_killed_fifty_times_it_ends_like_the_unbroken_run(tmp_path, monkeypatch):
+    code, _, err = finish(script(*SMOKE, "--epochs", 40, "--out", tmp_path / "unbroken"))
+    assert code == 0, err
+    kill_and_continue(tmp_path / "killed", 50, 40, monkeypatch)
+    assert comparable(tmp_path / "killed") == comparable(tmp_path / "unbroken")
 
 
 def test_sigterm_and_the_time_limit_save_and_the_same_command_continues(unbroken, signals, tmp_path):
