@@ -6,7 +6,8 @@
     python bench.py loop              Text, K = 5: a loop as tutorials write it beside ours, and ours without
                                       each of its optimisations
     python bench.py memory            which cells fit cards of 8, 12 and 24 GB, by calculation
-    python bench.py step              one training step of every cell of Tables 1 to 3, and projected hours
+    python bench.py step              one training step of the cells of Tables 1 (K = 5 and 61) to 3, and
+                                      projected hours
     python bench.py step --model conv-5 transformer --task text listops --compile
     python bench.py all --out bench.jsonl
 
@@ -526,7 +527,7 @@ def machine_rates(device, dtype):
 
 def augmentation_milliseconds(task, batch_size):
     """ms a batch from the worker processes, when nothing holds them up and all are busy."""
-    n = 8 * max(2, min(8, os.cpu_count() or 1))
+    n = 8 * max(2, min(8, pathfinder.usable_cores()))
     plan = list(itertools.islice(itertools.cycle(task.plan(batch_size, torch.Generator())), n))
     arrived = [time.perf_counter() for _ in task.training_batches(plan, torch.Generator(), 0)]
     return 1000 * (arrived[-1] - arrived[n // 2 - 1]) / (n // 2)

@@ -46,7 +46,8 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-# A kill costs at most this much work, or an epoch where that is shorter (the tests shorten it).
+# A kill costs at most this much training, or an epoch where that is shorter (the tests shorten it); inside an
+# evaluation, that evaluation.
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 CHECK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 EXIT_USER = 2
@@ -162,7 +163,9 @@ def add_common_flags(parser, tasks):
         help="print the table from records (default: OUT/results.jsonl and results/) and exit",
     )
 
-    table = parser.add_argument_group("overrides of the paper's table (the record is then marked reduced)")
+    table = parser.add_argument_group(
+        "overrides of the paper's table (as a rule the record is then marked reduced)"
+    )
     table.add_argument("--epochs", type=positive_int, metavar="N", help="training epochs")
     table.add_argument("--lr", type=positive_float, help="learning rate")
     table.add_argument(
@@ -208,8 +211,8 @@ def add_common_flags(parser, tasks):
         nargs="?",
         const="default",
         choices=("default", "reduce-overhead"),
-        help="compile the model: minutes to start, faster steps; reduce-overhead: into CUDA graphs, for "
-        "small models on sequences of one length",
+        help="compile the model: minutes to start; for GPUs, on a CPU steps became slower; reduce-overhead: "
+        "into CUDA graphs, for small models on sequences of one length",
     )
     how.add_argument(
         "--micro-batch",
@@ -440,7 +443,7 @@ def sum_gradients(model, loss):
     """Replace gradients by their sums over the ranks -> the sum of the losses.
 
     Sums, not means: a loss is divided by the counts of the global batch already. One flat message instead of
-    DistributedDataParallel, whose mean would have to be undone: these models have 0.1 to 15 million
+    DistributedDataParallel, whose mean would have to be undone: these models have 0.1 to 20 million
     parameters, so that there is little to hide behind the backward pass.
     """
     if ranks() == 1:
@@ -599,7 +602,7 @@ def denoised(model, features, *others):
 
 
 def multitask_loss(model, batch):
-    """Paper A's unweighted sum of the classification loss and the denoising loss (Section 4.2):
+    """Paper A's unweighted sum of the classification loss and the denoising loss (Section 3, A.4):
     cross-entropy of the clean ids, averaged over ALL real positions of the batch, corrupted or not. The
     classifier reads the corrupted sequence. Without a corrupted batch (evaluation) this is
     classify_loss.

@@ -245,7 +245,7 @@ def corrupt(batch, noise, vocab):
     selected, a third becomes a random id and the rest MASK. Fresh every time. The clean ids stay in
     `batch.target`.
 
-    Random ids are drawn from all ids, specials included, as the authors' code does (paper A, Section 4.2).
+    Random ids are drawn from all ids, specials included, as the authors' code does (paper A, Section 3, A.4).
     """
     shape, device = batch.tokens.shape, batch.tokens.device
     selected = (torch.rand(shape, generator=noise, device=device) < 0.3) & batch.mask
@@ -1307,7 +1307,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     processes ahead of the training step."""
     shares = [share_of(len(index), rank, ranks) for index in plan]
     items = [[(epoch, int(i)) for i in index[start:stop]] for index, (start, stop, _) in zip(plan, shares)]
-    workers = max(1, min(8, (os.cpu_count() or 1) // ranks - 1))
+    workers = max(1, min(8, pathfinder.usable_cores() // ranks - 1))
     loader = torch.utils.data.DataLoader(
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=items,
@@ -1477,7 +1477,7 @@ TITLES = dict(  # as tables and figures name them; sCIFAR is CIFAR-10 in colour,
     pathx256="Path-X-256",
     scifar="sCIFAR",
 )
-TECHNIQUE = dict(  # what paper A trains each task with besides the optimiser (section 4.2); see load
+TECHNIQUE = dict(  # what paper A trains each task with besides the optimiser (Section 3); see load
     listops="shuffling",
     text="denoising",
     retrieval="denoising",
@@ -1804,8 +1804,8 @@ def main(argv=None):
         description="Prepare, fetch, check and look at the data of the Long Range Arena.",
         epilog="ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170 MB); "
         "Retrieval is pulled out of the 8.2 GB LRA release with --fetch. "
-        "Files put into the data folder by hand are used, and (but for CIFAR-10) read once: for others "
-        "remove DIR/packed/TASK*.",
+        "Files put into the data folder by hand are used, and (but for CIFAR-10) read once: after changing "
+        "them remove DIR/packed/TASK*.",
     )
     parser.add_argument(
         "--task",

@@ -17,9 +17,9 @@ on nothing but the same inputs it draws level (86.2 against 86.1), and S4's hand
 becomes nearly redundant. One cell is two trainings, each by common.fit: the pretraining is found by its
 recipe and shared by every fine-tuning that starts from it. `--objective multitask` is paper A's answer to
 the same question, both losses at once over the same total number of epochs. The authors gave each half up
-to 200 epochs or 24 h on one GPU. For an even comparison at a small budget give every arm the same total of
-epochs, hence of steps. On one CPU core the first took 1.7 to 2 h an arm and ended at 38.06 % from scratch,
-35.81 masked, 40.04 causal, 35.90 multitask (one seed, not the official images):
+to 200 epochs or 24 h on one GPU (Path-X's Transformers 5 days on four). For an even comparison at a small
+budget give every arm the same total of epochs, hence of steps. On one CPU core the first of these took 1.7 to
+2 h an arm (its results are in README.md):
 
     python exp_spt.py --task image --limit 4500 --objective all --epochs 16 --share 0.5
     python exp_spt.py --task image --limit 4500 --objective all --epochs 60 --share 0.5 --seeds 3
@@ -68,7 +68,7 @@ TRANSFORMER = dict(
     epochs_pretrain = (     100,    32,       32,    50,       50,   200,   None,   None),
 )
 # ... and the larger rotary one. Its sizes are lost (Table 4's digits); Image and sCIFAR share theirs, the
-# rest is our reading: the Tay size where that is large, else Image's.
+# rest is our reading: the Tay size where that is large, else Image's; Path-X's from comments in their files.
 ROTARY = dict(
     depth           = (       6,     6,        6,     6,        6,     5,   None,      6),
     d_model         = (     512,   512,      256,   256,      256,   128,   None,    256),
@@ -396,7 +396,7 @@ def pretraining_loss(task, cell):
 
 def classification_loss(task, cell):
     """Loss function of the second half; for multitask plus the denoising loss, unweighted (paper A,
-    Section 4.2), the classifier then reading the corrupted sequence.
+    Section 3), the classifier then reading the corrupted sequence.
 
     deviation: two classes have one logit and the logistic loss, as in paper A; B's code has two logits.
     """
@@ -572,7 +572,7 @@ def recipe(name, cell, args=None):
     horizon = hp.pop("horizon", None)
     if horizon:  # of a longer training than the table's: as much later, or the rate would be 0 before its end
         horizon = round(horizon * max(1.0, hp["epochs"] / hp["batch_size"] / length))
-    # Nothing reads "objective" and "ratio": they are here because they make a pretraining what it is.
+    # No training reads "objective" and "ratio": they are here because they make a pretraining what it is.
     first = {row: hp.pop(f"{row}_pretrain") for row in ("lr", "epochs", "warmup")}
     first["batch_size"] = hp.pop("batch_pretrain")
     first = hp | first | {"schedule": "constant", "objective": cell.objective}
@@ -1094,7 +1094,8 @@ def main(argv=None):
         nargs="+",
         choices=[*OBJECTIVES, "all"],
         metavar="OBJ",
-        help=f"one or more of {', '.join(OBJECTIVES)}, or all (default none masked); none: from scratch",
+        help=f"one or more of {', '.join(OBJECTIVES)}, or all (default none masked, smoke: masked); none: "
+        "from scratch",
     )
     parser.add_argument(
         "--init",

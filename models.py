@@ -832,8 +832,8 @@ class ConvBlock(nn.Module):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
     Each position sees K // 2 neighbours on each side. Costs O(L K D H / groups), less for long kernels on a
-    CPU. The paper does not say where the norm stands; prenorm is our reading. Source: paper A, Section 4.3
-    and Table 7.
+    CPU. The paper does not say where the norm stands; prenorm is our reading. Sources: paper A,
+    Section 8, Appendix A.2 and Table 7.
 
     Raises ValueError for an even or non-positive kernel: only odd kernels reach equally far to both sides.
     """
@@ -907,7 +907,7 @@ class GMLPBlock(ResidualBlock):
     of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
     within a few steps of AdamW. Since LN removes the constant bias and its eps swallows the rest, the block
     starts close to the identity. deviation: their factor follows each batch's length, ours max_length.
-    O(H L log L + L D H). Sources: paper A, Section 4.4 and Table 6; the authors' public repository.
+    O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
     def __init__(
