@@ -52,7 +52,7 @@ CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 CHECK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 EXIT_USER = 2
 EXIT_CONTINUE = 75  # EX_TEMPFAIL of sysexits.h: the same command continues
-EXIT_CTRL_C = 130  # as shells say it
+EXIT_CTRL_C, EXIT_NO_READER = 130, 141  # as shells say it
 
 
 def same_command():
@@ -71,22 +71,35 @@ class Interrupted(Exception):
 @contextlib.contextmanager
 def exit_cleanly(*expected):
     """Turn what a user can mend into one sentence on stderr and exit code 2, an interruption into exit
-    code 75, Ctrl-C into 130.
+    code 75, Ctrl-C into 130; SIGTERM interrupts from here on, also where fit does not look after it.
 
     `expected` are further exception types whose message is such a sentence. Anything else is our bug:
     traceback.
     """
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    answer_signals(STOPPING)
     try:
         yield
     except Interrupted as stop:
-        print(stop, file=sys.stderr)
+        last_words(stop)
         raise SystemExit(EXIT_CONTINUE) from None
-    except KeyboardInterrupt:
-        print(f"interrupted; {same_command()} continues from the last checkpoint", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        last_words(str(stop) or f"interrupted; give {same_command()} again")
         raise SystemExit(EXIT_CTRL_C) from None
     except (UserError, *expected) as error:
-        print(f"error: {error}", file=sys.stderr)
+        last_words(f"error: {error}")
         raise SystemExit(EXIT_USER) from None
+    except BrokenPipeError:  # `| head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+        raise SystemExit(EXIT_NO_READER) from None
+    finally:
+        answer_signals(before)
+
+
+def last_words(text):
+    """To stderr, if anybody reads it: with `2>&1 | tee log` Ctrl-C has ended tee before us."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 # ------------------------------------------------------------------------------------------ flags
@@ -227,7 +240,8 @@ def add_common_flags(parser, tasks):
         "--time-limit",
         type=duration,
         metavar="T",
-        help="checkpoint and exit with code 75 after e.g. 9m; the same command continues",
+        help="checkpoint and exit with code 75 after e.g. 9m (watched in training, not while data is made); "
+        "the same command continues",
     )
     how.add_argument(
         "--fresh", action="store_true", help="start over: drop this cell's checkpoint, ignore its record"
@@ -254,6 +268,9 @@ def add_augment_flag(parser, default):
 def parse_args(parser, argv):
     """The command line, and what else a run has to know: .git and .argv for its record, .deadline (by
     time.monotonic). Unless it is for a report, joins torchrun's other processes."""
+    for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     if not args.task and args.report is None:
         parser.error("give --task, or --report to print the table")
@@ -356,7 +373,8 @@ def device_name(device):
 
 
 def git_state():
-    """(commit, dirty) of the code that runs, or (None, None) outside a repository."""
+    """(commit, dirty) of the code that runs, or (None, None) outside a repository. dirty: some script is not
+    as in the commit, or in none."""
 
     def git(*args):
         return subprocess.run(
@@ -365,7 +383,7 @@ def git_state():
 
     try:
         return git("rev-parse", "--short=12", "HEAD"), bool(
-            git("status", "--porcelain", "--untracked-files=no")
+            git("status", "--porcelain", "--untracked-files=all", "--", "*.py")
         )
     except (OSError, subprocess.CalledProcessError):
         return None, None
@@ -982,8 +1000,12 @@ def require_sound_compiler(device):
         )
 
 
-# What stops a run, and what Python does where nobody asks for something else.
-STOPPING = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+def interrupt(number, frame):
+    raise Interrupted(f"interrupted; give {same_command()} again")
+
+
+# What stops a run, and what is done about it where fit does not look after it.
+STOPPING = {signal.SIGTERM: interrupt, signal.SIGINT: signal.default_int_handler}
 
 
 def answer_signals(handlers):
@@ -996,14 +1018,15 @@ def answer_signals(handlers):
 def catch_signals():
     """A list that stays empty until SIGTERM (a preempted job) or Ctrl-C arrives; the loop then saves and
     leaves. A second Ctrl-C does not wait for that."""
-    arrived = []
+    arrived, advice = [], b"\nstopping after this step; once more to stop at once\n"
 
     def note(number, frame):
-        if number == signal.SIGINT:
-            if arrived:
-                raise KeyboardInterrupt
-            os.write(2, b"\nstopping after this step; once more to stop at once\n")  # print is not reentrant
+        if number == signal.SIGINT and arrived:
+            raise KeyboardInterrupt
         arrived.append(number)
+        if number == signal.SIGINT:
+            with contextlib.suppress(OSError):  # see last_words
+                os.write(2, advice)  # print is not reentrant
 
     answer_signals(dict.fromkeys(STOPPING, note))
     return arrived
@@ -1012,7 +1035,7 @@ def catch_signals():
 def leave(stop, where):
     """Raise what ends a run whose state is saved. stop: the signals that arrived, none at the time limit."""
     if signal.SIGINT in stop:
-        raise KeyboardInterrupt
+        raise KeyboardInterrupt(f"interrupted; {same_command()} continues from the last checkpoint")
     raise Interrupted(f"{where}; {same_command()} continues")
 
 
@@ -1336,6 +1359,9 @@ def set_torn_line_aside(file, path):
     file.seek(0)
     content = file.read()
     keep = content.rfind(b"\n") + 1
+    with contextlib.suppress(ValueError):
+        json.loads(content[keep:])
+        return file.write(b"\n")  # whole: an editor took its end away
     with open(path.with_name(path.name + ".torn"), "ab") as torn:
         torn.write(content[keep:] + b"\n")
     file.truncate(keep)
@@ -1400,7 +1426,7 @@ def report_records(args, exp, tasks, models, cell, optional=()):
     changed script's runs are not this table's."""
     default = [args.out / "results.jsonl", *sorted((Path(__file__).parent / "results").glob("*.jsonl"))]
     paths = [Path(p) for p in args.report] or default
-    missing = [str(p) for p in paths if args.report and not p.is_file()]
+    missing = [str(p) for p in paths if args.report and (not p.exists() or p.is_dir())]
     if missing:
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
     records = [r for r in read_records(paths) if r["exp"] == exp]

@@ -296,7 +296,7 @@ def pack(folder, task, splits, source):
                 raise
     except OSError as error:
         raise DataError(
-            f"cannot write the packed data to {folder}: {error.strerror}; "
+            f"cannot write the packed data to {folder}: {error.strerror or error}; "
             "free space or choose another --data-dir"
         ) from error
     finally:
@@ -1319,13 +1319,25 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
     device = task.train.tokens.device
-    for index, (start, stop, copies), pixels in zip(plan, shares, loader):
+    for index, (start, stop, copies), pixels in zip(plan, shares, alive(loader)):
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
         mask = full_mask(*tokens.shape, device)
         label = task.train.label[index[start:stop].to(device, non_blocking=True)]
         examples = copies * len(index)
         positions = torch.full((), examples * mask.shape[1], device=device)
         yield Batch(tokens, mask, label, examples=examples, positions=positions)
+
+
+def alive(loader):
+    """What the loader gives. Raises DataError where one of its workers was killed."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise DataError(
+            "a worker that augments images was killed (memory full?); the same command continues"
+        ) from error
 
 
 def ignore_signals(worker):
@@ -1831,6 +1843,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     names = list(TASKS) if "all" in args.task else [name for name in TASKS if name in args.task]
     failed = False
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half packed goes first
     try:
         for name in names:
             try:
@@ -1841,6 +1854,8 @@ def main(argv=None):
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         raise SystemExit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if failed:
         raise SystemExit(2)
 

@@ -609,6 +609,7 @@ def leave_with_parent():
     """Pool initializer. Ctrl-C, which a terminal sends to the workers too, is for the parent to answer. A
     worker whose parent was killed would wait for ever and hold the folder's lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
     parent = os.getppid()
 
     def watch():

@@ -587,6 +587,37 @@ def test_a_torn_last_line_is_set_aside(tmp_path, capsys):
     assert "torn" in capsys.readouterr().err
 
 
+def test_a_record_without_the_end_of_its_line_is_kept(tmp_path, capsys):
+    """As an editor may leave it."""
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"n": 1}\n{"n": 2}')
+    common.append_record(path, {"n": 3})
+    assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [1, 2, 3]
+    assert capsys.readouterr().err == "" and not (tmp_path / "results.jsonl.torn").exists()
+
+
+def test_code_that_is_in_no_commit_is_dirty(tmp_path, monkeypatch):
+    def git(*args):
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *args], cwd=tmp_path, check=True, capture_output=True)
+
+    script = tmp_path / "exp_a.py"
+    script.write_text("1")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "a")
+    monkeypatch.setattr(common, "__file__", str(script))
+    (tmp_path / "notes.txt").touch()
+    commit, dirty = common.git_state()
+    assert re.fullmatch("[0-9a-f]{12}", commit) and not dirty
+    copy = tmp_path / "exp_mine.py"
+    copy.write_text("2")
+    assert common.git_state() == (commit, True)
+    copy.unlink()
+    script.write_text("3")
+    assert common.git_state() == (commit, True)
+
+
 def test_a_record_names_the_commit_that_was_started(tmp_path, monkeypatch):
     commits = iter([("before", False), ("after", True)])
     monkeypatch.setattr(common, "git_state", lambda: next(commits))

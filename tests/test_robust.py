@@ -4,7 +4,9 @@ pytest tests/test_robust.py
 """
 
 import importlib.util
+import io
 import math
+import multiprocessing
 import os
 import random
 import resource
@@ -13,8 +15,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -241,7 +245,7 @@ def test_a_cell_that_another_process_trains_is_refused_and_free_again_after_a_ki
 @pytest.mark.parametrize(
     "command, begun",
     [
-        ([*RUN, "--epochs", "200"], "smoke-*/identity.json"),
+        ([*RUN, "--epochs", "200"], "smoke-*/log.jsonl"),
         ([sys.executable, str(ROOT / "data.py"), "--task", "pathfinder", "--prepare"], "pathfinder32-easy/*"),
     ],
 )
@@ -265,6 +269,66 @@ def test_ctrl_c_ends_in_one_sentence(command, begun, signals, tmp_path):
     assert process.returncode == 130
     assert "interrupted; the same command continues" in error and "Traceback" not in error
     assert blocks_done() <= before + 1  # one may have ended in that moment, none is begun
+
+
+def test_sigterm_where_nothing_is_trained_yet_leaves_nothing_half_made(tmp_path, monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(np, "save", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as stop, common.exit_cleanly():
+        arrays = {s: (*data.ragged([b"abc"]), [1]) for s in ("train", "val", "test")}
+        data.pack(tmp_path / "packed" / "text", "text", arrays, {"from": "test"})
+    assert stop.value.code == common.EXIT_CONTINUE
+    assert "give the same command again" in capsys.readouterr().err
+    assert not list((tmp_path / "packed").iterdir()) and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_is_answered_where_stderr_has_ended(signals, monkeypatch):
+    """`2>&1 | tee log`: it ends tee first."""
+
+    def gone(*args, **kwargs):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(common.os, "write", gone)
+    monkeypatch.setattr(sys.stderr, "write", gone)
+    arrived = common.catch_signals()
+    signal.raise_signal(signal.SIGINT)
+    assert arrived == [signal.SIGINT]
+    with pytest.raises(SystemExit) as stop, common.exit_cleanly():
+        common.leave(arrived, "here")
+    assert stop.value.code == common.EXIT_CTRL_C
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    """`exp_locality.py --report | head -1`"""
+    code = "import common\nwith common.exit_cleanly():\n    while True:\n        print('a row')\n"
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, **pipes) as process:
+        assert process.stdout.readline() == "a row\n"
+        process.stdout.close()
+        assert process.stderr.read() == "" and process.wait() == common.EXIT_NO_READER
+
+
+def test_a_report_reads_pipes_and_prints_where_only_ascii_is_known(tmp_path, monkeypatch):
+    (record, *_) = (ROOT / "results").glob("*.jsonl")
+    reader, writer = os.pipe()
+    with open(writer, "w") as pipe:
+        pipe.write(record.read_text().splitlines()[0] + "\n")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding="ascii"))
+    exp_locality.main(["--report", f"/dev/fd/{reader}", "--out", str(tmp_path)])
+    sys.stdout.flush()
+    assert b"Table 1" in printed.getvalue() and b"?" in printed.getvalue()  # for a dash
+
+
+def test_a_worker_that_is_killed_is_named():
+    rgb = np.zeros((64, 32, 32, 3), np.uint8)
+    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
+    batches = task.training_batches([torch.arange(64)] * 40, None, epoch=0)
+    next(batches)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(data.DataError, match="was killed"):
+        list(batches)
 
 
 def test_a_run_begun_on_another_kind_of_device_continues(fit_args, tmp_path):
