@@ -401,7 +401,7 @@ def test_a_copy_of_a_script_has_runs_of_its_own(tmp_path):
     assert line["exp"] == "mine" and line["run"].startswith("smoke-mine-text")
 
 
-def test_signals_end_the_process_again_after_a_cell_that_failed(tmp_path, fit_args):
+def test_signals_interrupt_at_once_again_after_a_cell_that_failed(fit_args, signals):
     """No checkpoint waits for them while the next cell's data are made."""
     seen = []
 
@@ -413,7 +413,7 @@ def test_signals_end_the_process_again_after_a_cell_that_failed(tmp_path, fit_ar
     fit_args.seed, fit_args.seeds, fit_args.fresh = 0, 1, False
     with pytest.raises(common.UserError, match="2 of 2 cells"):
         common.run_cells(fit_args, [("a",), ("b",)], run)
-    assert seen[1] is signal.SIG_DFL
+    assert seen[1] is common.interrupt
 
 
 def test_a_command_stopped_while_it_begins_anew_says_what_it_has_not_begun(tmp_path, capsys):
