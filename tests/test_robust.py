@@ -280,6 +280,10 @@ def test_sigterm_where_nothing_is_trained_yet_leaves_nothing_half_made(tmp_path,
     assert stop.value.code == common.EXIT_CONTINUE
     assert "give the same command again" in capsys.readouterr().err
     assert not list((tmp_path / "packed").iterdir()) and signal.getsignal(signal.SIGTERM) is before
+    monkeypatch.setattr(data, "attend_to", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as stop:
+        data.main(["--task", "text", "--prepare", "--data-dir", str(tmp_path)])
+    assert stop.value.code == 128 + signal.SIGTERM and signal.getsignal(signal.SIGTERM) is before
 
 
 def test_ctrl_c_is_answered_where_stderr_has_ended(signals, monkeypatch):
