@@ -1335,7 +1335,7 @@ def append_record(path, line):
             if size:
                 f.seek(size - 1)
                 if f.read(1) != b"\n":
-                    set_torn_line_aside(f, path)
+                    mend_last_line(f, path)
             content, end = json.dumps(line).encode() + b"\n", f.seek(0, os.SEEK_END)
             if os.write(f.fileno(), content) < len(content):  # as much as the disk had room for
                 f.truncate(end)
@@ -1355,13 +1355,15 @@ def locked(file):
     yield  # closing the file releases the lock
 
 
-def set_torn_line_aside(file, path):
+def mend_last_line(file, path):
+    """Give a whole last line the end that an editor took away, or set a torn one aside, with a warning."""
     file.seek(0)
     content = file.read()
     keep = content.rfind(b"\n") + 1
     with contextlib.suppress(ValueError):
         json.loads(content[keep:])
-        return file.write(b"\n")  # whole: an editor took its end away
+        file.write(b"\n")
+        return
     with open(path.with_name(path.name + ".torn"), "ab") as torn:
         torn.write(content[keep:] + b"\n")
     file.truncate(keep)

@@ -681,12 +681,9 @@ def run_cell(args, name, cell, seed):
     identity = common.make_identity(
         EXP, name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
     )
-    halves = ((first, True), (hp, False))
-    common.require_trainable(
-        args,
-        identity,
-        *((partial(build, task, cell, h, pretraining), h["batch_size"]) for h, pretraining in halves if h),
-    )
+    halves = [half for half in (first, hp) if half]
+    trainings = [(partial(build, task, cell, half, half is first), half["batch_size"]) for half in halves]
+    common.require_trainable(args, identity, *trainings)
     folder = common.open_run(args.out, identity, args.fresh)
     if folder is None:
         return None

@@ -478,15 +478,12 @@ def test_a_damaged_png_is_never_another_image(official):
                 assert np.array_equal(found, images)
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a system that binds no process to cores")
-def test_workers_are_as_many_as_the_cores_that_may_be_used():
-    cores = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(cores)})
-        assert pathfinder.usable_cores() == 1
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert pathfinder.usable_cores() == len(cores)
+def test_workers_are_as_many_as_the_cores_that_may_be_used(monkeypatch):
+    for cores in ({3}, set(range(os.cpu_count() + 1))):  # one or the other is not the number of all
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: cores, raising=False)
+        assert pathfinder.usable_cores() == len(cores)
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS and Windows
+    assert pathfinder.usable_cores() == os.cpu_count()
 
 
 def test_png_folder_of_something_else(tmp_path):

@@ -195,14 +195,28 @@ def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     assert two[0]["test_acc"] == pytest.approx(one[0]["test_acc"], abs=0.03)
 
 
+def augmented_batches(n):
+    """n batches of images that worker processes augment; the first is taken, so that those have begun."""
+    rgb = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).numpy()
+    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
+    batches = task.training_batches([torch.arange(64)] * n, None, epoch=0)
+    next(batches)
+    return batches
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_workers_outlive_a_signal_to_the_whole_group(number):
     """The loop comes to its checkpoint with their help, and ends them itself."""
-    rgb = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).numpy()
-    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
-    batches = task.training_batches([torch.arange(64)] * 20, None, epoch=0)
-    next(batches)
+    batches = augmented_batches(20)
     workers = multiprocessing.active_children()
     for worker in workers:
         os.kill(worker.pid, number)
     assert workers and len(list(batches)) == 19
+
+
+def test_a_worker_that_is_killed_is_named():
+    batches = augmented_batches(40)
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    with pytest.raises(data.DataError, match="was killed"):
+        list(batches)

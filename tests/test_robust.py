@@ -6,7 +6,6 @@ pytest tests/test_robust.py
 import importlib.util
 import io
 import math
-import multiprocessing
 import os
 import random
 import resource
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -322,17 +320,6 @@ def test_a_report_reads_pipes_and_prints_where_only_ascii_is_known(tmp_path, mon
     exp_locality.main(["--report", f"/dev/fd/{reader}", "--out", str(tmp_path)])
     sys.stdout.flush()
     assert b"Table 1" in printed.getvalue() and b"?" in printed.getvalue()  # for a dash
-
-
-def test_a_worker_that_is_killed_is_named():
-    rgb = np.zeros((64, 32, 32, 3), np.uint8)
-    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
-    batches = task.training_batches([torch.arange(64)] * 40, None, epoch=0)
-    next(batches)
-    for worker in multiprocessing.active_children():
-        worker.kill()
-    with pytest.raises(data.DataError, match="was killed"):
-        list(batches)
 
 
 def test_a_run_begun_on_another_kind_of_device_continues(fit_args, tmp_path):
