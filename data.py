@@ -91,7 +91,8 @@ class Batch(NamedTuple):
     docs: int = 1
     target: torch.Tensor | None = None  # (B * docs, L) int64 ids before corruption
     selected: torch.Tensor | None = None  # (B * docs, L) bool, positions chosen for corruption
-    # What losses are divided by: examples and real positions in the whole global batch.
+    # What losses are divided by: examples in the whole global batch, and the real positions that so many
+    # examples of the training set have on average (common.multitask_loss says why not the batch's own).
     examples: int = 0
     positions: torch.Tensor | None = None
 
@@ -148,6 +149,8 @@ class Task:
         for name, split in self.splits.items():
             documents = split.offsets.cpu().diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
+            if name == "train":
+                self.mean_positions = float(documents.sum()) / max(1, len(split.label))  # of an example
 
     @property
     def splits(self):
@@ -168,7 +171,7 @@ class Task:
         lengths = self.lengths["train"]
         index = torch.randperm(len(lengths), generator=order)
         if bucket and lengths.min() < lengths.max():
-            pools = [pool[lengths[pool].argsort()] for pool in index.split(50 * batch_size)]
+            pools = [pool[lengths[pool].argsort(stable=True)] for pool in index.split(50 * batch_size)]
             batches = [batch for pool in pools for batch in pool.split(batch_size)]
             return [batches[i] for i in torch.randperm(len(batches), generator=order)]
         return list(index.split(batch_size))
@@ -221,7 +224,8 @@ class Task:
         else:
             mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
-        return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=mask.sum())
+        positions = torch.full((), len(index) * self.mean_positions, device=tokens.device)
+        return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=positions)
 
 
 def document_rows(index, docs):
@@ -376,6 +380,12 @@ def fixed_order(n):
     """The permutation of n examples that splits and smaller training sets are cut from: always the same
     one, so that splits never change and smaller sets are nested."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(42))
+
+
+def joined(first, second):
+    """Two ragged splits, one after the other."""
+    offsets = torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]])
+    return Split(torch.cat([first.tokens, second.tokens]), offsets, torch.cat([first.label, second.label]))
 
 
 def select(split, index, docs=1):
@@ -704,15 +714,17 @@ def extract(archive, folder, wanted, max_bytes):
 # ------------------------------------------------------------------------------------------ listops
 
 LISTOPS_COUNTS = {"train": 96_000, "val": 2_000, "test": 2_000}
+MINI_LISTOPS_COUNTS, MINI_LISTOPS = {"train": 48_000, "val": 2_000, "test": 10_000}, (20, 96)  # ours
 LISTOPS_SYMBOLS = (*"0123456789", "[MAX", "[MED", "[MIN", "[SM", "]")  # symbol = index
 MAX_OP, MED_OP, MIN_OP, SM_OP, CLOSE = range(10, 15)  # symbols; those below MAX_OP are digits
 LISTOPS_FIRST_ID = SHAPES["listops"]["first_id"]
 LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number the data are others
 
 
-def generate_listops(n, seed, progress=True):
+def generate_listops(n, seed, progress=True, lengths=(501, 1_999)):
     """n distinct expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10
-    arguments, more than 500 and fewer than 2,000 tokens, round parentheses not counted).
+    arguments, more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are the
+    fewest and the most).
 
     -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64. Examples come in order of
     generation, so a request for fewer gives the first of them. Block b of trees has a random stream of its
@@ -720,10 +732,10 @@ def generate_listops(n, seed, progress=True):
     Source: google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
     seen = set()
-    tokens, lengths, labels, block = [], [], [], 0
+    tokens, sizes, labels, block = [], [], [], 0
     with tqdm(total=n, desc="generate listops", unit="ex", disable=None if progress else True) as bar:
         while len(seen) < n:
-            block_tokens, offsets = _listops_block(np.random.default_rng([seed, block]))
+            block_tokens, offsets = _listops_block(np.random.default_rng([seed, block]), *lengths)
             block_labels = evaluate_listops(block_tokens, offsets)
             for row, label in enumerate(block_labels):
                 example = block_tokens[offsets[row] : offsets[row + 1]]
@@ -731,15 +743,15 @@ def generate_listops(n, seed, progress=True):
                 if digest not in seen and len(seen) < n:
                     seen.add(digest)
                     tokens.append(example)
-                    lengths.append(len(example))
+                    sizes.append(len(example))
                     labels.append(label)
             block += 1
             bar.update(len(seen) - bar.n)
     flat = np.concatenate(tokens) if tokens else np.zeros(0, np.uint8)
-    return flat, np.cumsum([0, *lengths], dtype=np.int64), np.array(labels, np.int64)
+    return flat, np.cumsum([0, *sizes], dtype=np.int64), np.array(labels, np.int64)
 
 
-def _listops_block(rng):
+def _listops_block(rng, shortest, longest):
     """The accepted trees of one block: tokens (total,) uint8 symbols, offsets (accepted + 1,) int64.
 
     Operators alone decide a tree's shape and length, so only they are grown, level by level and all trees at
@@ -761,10 +773,10 @@ def _listops_block(rng):
         own = 2 + arity - np.bincount(parent, minlength=len(tree))  # operator, bracket, digits
         length += np.bincount(tree, own, LISTOPS_BLOCK).astype(np.int64)
         # A tree that is too long already stops growing (and is dropped below): full ones have 10^9 tokens.
-        short = length[tree[parent]] < 2_000
+        short = length[tree[parent]] <= longest
         parent, place = parent[short], place[short]
         tree = tree[parent]
-    accepted = (length > 500) & (length < 2_000)
+    accepted = (length >= shortest) & (length <= longest)
 
     kept, number = [], None  # number: index of an operator in its level -> index among those kept
     for tree, arity, parent, place in levels:
@@ -934,9 +946,10 @@ def shuffle_listops(tokens, mask, generator):
     return torch.empty_like(tokens).scatter(1, torch.where(mask, target, position), tokens)
 
 
-def listops_splits(counts, seed, progress=True):
+def listops_splits(counts, seed, progress=True, lengths=(501, 1_999)):
     """counts {name: n} -> {name: Split}: distinct examples cut in pieces, so none is in two splits."""
-    tokens, offsets, label = map(torch.from_numpy, generate_listops(sum(counts.values()), seed, progress))
+    examples = generate_listops(sum(counts.values()), seed, progress, lengths)
+    tokens, offsets, label = map(torch.from_numpy, examples)
     splits, start = {}, 0
     for name, n in counts.items():
         edges = offsets[start : start + n + 1]
@@ -945,22 +958,41 @@ def listops_splits(counts, seed, progress=True):
     return splits
 
 
-def load_listops(root):
-    """LRA's own files where they are, else our own examples."""
+def load_listops(root, mini=False, limit=None):
+    """LRA's own files where they are, else our own examples; in the mini tier always our own, short ones.
+    A limit above the training set's size adds fresh examples, those that the generator makes next."""
     places = [top / "listops-1000" for top in release_folders(root)]
     official = next((place for place in places if place.is_dir()), None)
+    counts, lengths = (MINI_LISTOPS_COUNTS, MINI_LISTOPS) if mini else (LISTOPS_COUNTS, (501, 1_999))
 
     def make():
-        if official:
+        if official and not mini:
             splits = {name: read_listops_tsv(official / f"basic_{name}.tsv") for name in LISTOPS_COUNTS}
             return splits, {"from": "lra_release"}
-        return listops_splits(LISTOPS_COUNTS, seed=0), {"from": "generated", "seed": 0}
+        return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
 
     # The official examples are packed under a name of their own: under the common one, examples that were
     # generated before would be taken for them. Once packed, their files may go.
     name = "listops-official" if official or is_whole(root / "packed" / "listops-official") else "listops"
-    splits, source = packed(root, name, make)
-    return Task("listops", **SHAPES["listops"], **splits, source=source)
+    splits, source = packed(root, "listops-mini" if mini else name, make)
+    shape = SHAPES["listops"] | ({"max_length": lengths[1]} if mini else {})
+    task = Task("listops", **shape, **splits, source=source)
+    missing = (limit or 0) - len(task.train.label)
+    if missing > 0 and source["from"] == "generated":
+        known = sum(counts.values())
+        fresh = generate_listops(known + missing, 0, lengths=lengths)
+        fresh = select(Split(*map(torch.from_numpy, fresh)), torch.arange(known, known + missing))
+        task = replace(task, train=joined(task.train, fresh))
+    if mini:
+        baselines = {"majority": majority_accuracy(task), "root rule": float(root_rule_accuracy(task))}
+        task.source["baselines"] = {name: round(value, 4) for name, value in baselines.items()}
+    return task
+
+
+def majority_accuracy(task):
+    """Accuracy of always answering the commonest class of the training set."""
+    commonest = torch.bincount(task.train.label).argmax()
+    return float((task.test.label == commonest).double().mean())
 
 
 # ------------------------------------------------------------------------------------------ text
@@ -1203,7 +1235,14 @@ OFFICIAL_CIFAR_MEAN = (125.31, 122.95, 113.87)  # of the 50,000 official trainin
 CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f"
 
 
-def load_image(root):
+def halved(pixels):
+    """Means of 2 x 2 pixels of square images (..., W * W) uint8, as the mini tier has them."""
+    side = int(pixels.shape[-1] ** 0.5)
+    quads = pixels.reshape(*pixels.shape[:-1], side // 2, 2, side // 2, 2).to(torch.int32)
+    return ((quads.sum((-3, -1)) + 2) // 4).to(torch.uint8).flatten(-2)
+
+
+def load_image(root, mini=False):
     if not (root / "cifar-10-batches-bin").is_dir():
         fetch_cifar(root)
     rgb, label = read_cifar(root / "cifar-10-batches-bin")
@@ -1227,7 +1266,13 @@ def load_image(root):
     source = {"from": "cifar-10-batches-bin", "official": known and mean == OFFICIAL_CIFAR_MEAN}
     source["hash"] = digest.hexdigest()
     source["counts"] = {name: len(split.label) for name, split in splits.items()}
-    return Task("image", **SHAPES["image"], **splits, source=source, rgb=rgb[train])
+    if mini:
+        splits = {
+            name: Split(halved(tokens.view(-1, 1024)).view(-1), offsets // 4, label)
+            for name, (tokens, offsets, label) in splits.items()
+        }
+    shape = SHAPES["image"] | ({"max_length": 256} if mini else {})
+    return Task("image", **shape, **splits, source=source, rgb=rgb[train])
 
 
 def paper_augmentation():
@@ -1320,6 +1365,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     )
     device = task.train.tokens.device
     for index, (start, stop, copies), pixels in zip(plan, shares, alive(loader)):
+        pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
         mask = full_mask(*tokens.shape, device)
         label = task.train.label[index[start:stop].to(device, non_blocking=True)]
@@ -1508,6 +1554,7 @@ def load(
     limit=None,
     max_length=None,
     smoke=False,
+    mini=False,
     seed=0,
 ):
     """The task `name`, ready to train on.
@@ -1522,6 +1569,8 @@ def load(
                 more than training it. The test set stays whole
     max_length  cut documents after that many bytes
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
+    mini        the real data, smaller: ListOps of 20 to 96 tokens, the texts' first 256 bytes, images of
+                16 x 16 pixels
     seed        of the per-image augmentation streams
 
     Raises DataError, with one sentence, for data that cannot be had or is damaged.
@@ -1532,6 +1581,12 @@ def load(
     try:
         if smoke:
             task = smoke_task(name)
+        elif mini and name in PATHFINDER_SIZE:
+            raise DataError(f"--mini: there is no mini {name} yet; choose another task or leave --mini out")
+        elif name == "listops":
+            task = load_listops(root, mini, limit)
+        elif name == "image":
+            task = load_image(root, mini)
         elif name in PATHFINDER_SIZE:
             task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard")
         else:
@@ -1540,6 +1595,8 @@ def load(
         raise DataError(str(error)) from error
     except OSError as error:
         raise DataError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+    if max_length is None and mini and name in ("text", "retrieval"):
+        max_length = MINI_BYTES
     if max_length is not None:
         task = replace(task, max_length=max_length)
     if limit is not None:
@@ -1557,15 +1614,21 @@ def load(
 
 
 def require(names, args):
-    """Raise DataError now, not after hours of other tasks, where --augment or --max-length does not fit one
-    of the tasks `names`, or where Retrieval is not in --data-dir: it is fetched only when asked for."""
+    """`names`, after a look at the flags: raises DataError now, not after hours of other tasks, where
+    --augment or --max-length does not fit one of them."""
     for name in names:
         require_images(name, args.augment)
         require_texts(name, args.max_length)
-        if args.augment == "none" and name not in ("listops", "image"):
+        if args.augment == "none" and not args.mini and name not in ("listops", "image"):
             raise DataError(f"--augment none changes nothing of {name}, which has none; leave the flag out")
     if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
-        find_aan(args.data_dir)
+        try:
+            find_aan(args.data_dir)
+        except DataError as error:
+            if len(names) == 1:
+                raise
+            print(f"warning: {error}; the other tasks are trained", file=sys.stderr)
+    return names
 
 
 def require_images(name, augment):
@@ -1584,12 +1647,18 @@ def require_texts(name, max_length):
         raise DataError(f"--max-length: {name} has at most {SHAPES[name]['max_length']} bytes, give no more")
 
 
-def technique_rows(name, techniques="yes"):
+MINI_BYTES = 256  # of a text in the mini tier
+
+
+def technique_rows(name, techniques="yes", mini=False):
     """What a recipe of paper A says of its techniques; without ("no") them: clean examples, one loss, and of
-    Pathfinder the hard set alone, a third of the three, for three times the epochs."""
+    Pathfinder the hard set alone, a third of the three, for three times the epochs. In the mini tier images
+    are flipped: AutoAugment's distortions would cost more than a small model's whole step."""
     if techniques == "yes":
-        return {"technique": TECHNIQUE[name], "augment": "paper"}
-    return {"technique": "none", "augment": "none"} | ({"epochs": 200} if name == "pathfinder" else {})
+        rows = {"technique": TECHNIQUE[name], "augment": "flip" if mini and name == "image" else "paper"}
+        return rows | ({"denoise_norm": "set"} if TECHNIQUE[name] == "denoising" else {})
+    epochs = {"epochs": 200} if name == "pathfinder" and not mini else {}
+    return {"technique": "none", "augment": "none"} | epochs
 
 
 def load_recipe(name, args, hp, seed):
@@ -1603,6 +1672,7 @@ def load_recipe(name, args, hp, seed):
         limit=args.limit,
         max_length=args.max_length,
         smoke=args.smoke,
+        mini=args.mini,
         seed=seed,
     )
 

@@ -1,0 +1,611 @@
+"""What is a run, where is its record, and how do records become tables and figures? Imports common, never
+the other way round.
+
+A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
+task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
+when OUT/results.jsonl has a record with that name. An experimenter needs `run_cell` and can skip the rest.
+"""
+
+import contextlib
+import datetime
+import hashlib
+import itertools
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+import common
+from common import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows: nobody waits for anybody
+    fcntl = None
+
+TIERS = ("paper", "mini", "reduced")
+
+
+class Busy(Exception):
+    """Another process is training this run; it is left to it."""
+
+
+# ------------------------------------------------------------------------------------------ one run
+
+
+def make_identity(args, script, task, model, cell, seed, hp):
+    """What makes a run this run: two runs with the same identity are the same cell, and only those.
+
+    The experiment's name is that of the file `script`, so a copied script has runs of its own.
+    """
+    identity = {"exp": Path(script).stem.removeprefix("exp_"), "task": task.name, "model": model}
+    identity |= {"cell": cell, "seed": seed, "hp": hp, "limit": args.limit, "data": task.source["hash"]}
+    identity |= {"smoke": args.smoke} | ({"mini": True} if args.mini else {})
+    return json.loads(json.dumps(identity))  # tuples -> lists, as in a record
+
+
+def run_name(identity):
+    """exp-task-model-cell-s0-1a2b3c4d: the part that people read, and a hash of the whole."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    parts = ["smoke"] * identity["smoke"] + ["mini"] * identity.get("mini", False)
+    parts += [identity[k] for k in ("exp", "task", "model")]
+    parts += [f"{k}{v}" for k, v in identity["cell"].items()] + [f"s{identity['seed']}", digest]
+    return "-".join(parts)
+
+
+def code_hash(script):
+    """Of the script and of models.py: what a record's number belongs to, beyond its identity."""
+    files = (Path(script), Path(__file__).with_name("models.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
+
+
+def finished(out, name):
+    """The newest record of a run whose training has ended (its last.pt is gone), or None."""
+    if (out / name / "last.pt").exists():
+        return None
+    return next((r for r in reversed(read_records([out / "results.jsonl"])) if r["run"] == name), None)
+
+
+def is_done(args, script, name):
+    """Whether this run is finished and --fresh does not ask for it again; says so."""
+    done = common.on_first_rank(finished, args.out, name)
+    if not done or args.fresh:
+        return False
+    what = f"{done['test_acc']:.2%}" if done.get("score", "accuracy") == "accuracy" else "pretrained"
+    print(f"{name}\n  is done: {what} ({done['date'][:10]}; --fresh trains it again)")
+    if done.get("code", code_hash(script)) != code_hash(script):
+        print("  note: the code has changed since; --fresh trains it anew")
+    return True
+
+
+@contextlib.contextmanager
+def claimed(args, name):
+    """The run's folder, held by this process alone. Raises Busy where another process has it: both would
+    write the same last.pt. The system frees the lock of a process that is killed."""
+    folder = args.out / name
+    if common.rank() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a") if common.rank() == 0 else contextlib.nullcontext() as lock:
+        taken = False
+        if fcntl and lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                taken = True
+        if common.any_rank(taken)[0]:
+            raise Busy(f"{name} is being trained by another process and is left to it")
+        if args.fresh and common.rank() == 0:
+            (folder / "last.pt").unlink(missing_ok=True)
+        yield folder
+
+
+def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=None):
+    """One training, from its folder to its record, a dict. The folder must not be done, see is_done.
+
+    build       () -> model; called after torch's global generator was seeded
+    extra       () -> further rows of the record, called when the training has ended
+    """
+    name, seed = run_name(identity), identity["seed"]
+    with claimed(args, name) as folder:
+        torch.manual_seed(common.stream(seed, "init"))
+        model = build()
+        announce(args, folder, model, task, hp)
+        commit, dirty = args.git
+        note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
+        note |= {"amp": args.amp, "micro_batch": args.micro_batch, "compile": args.compile or False}
+        state = common.load_checkpoint(folder / "last.pt", "cpu")
+        if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
+            print("note: the code has changed since this run began; --fresh starts it over")
+        result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
+        starts = result.pop("starts")
+        line = {**identity, "run": name, "budget": budget, **result, **(extra() if extra else {})}
+        line |= {"data": task.source, "torch": torch.__version__, **note}  # the identity has data's hash
+        line["dirty"] = any(start["dirty"] for start in starts)
+        if len(starts) > 1:
+            line["starts"] = starts  # it was stopped and continued with other code or flags
+        line["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        if common.rank() == 0:
+            append_record(args.out / "results.jsonl", line)
+            (folder / "last.pt").unlink(missing_ok=True)
+    return line
+
+
+def announce(args, folder, model, task, hp):
+    """The first lines of a training: its run, its data, its size, its recipe."""
+    device = common.resolve_device(args.device)
+    precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
+    n = len(task.train.label)
+    length = hp.get("max_length") or task.max_length
+    steps = hp.get("steps") or math.ceil(n / hp["batch_size"]) * hp["epochs"]
+    print(f"\n{folder}")
+    print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
+    print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
+    line = " "
+    for row, value in hp.items():
+        word = f" {row}={value}"
+        if len(line) + len(word) > 80:
+            print(line)
+            line = " "
+        line += word
+    print(line, flush=True)
+
+
+def budget(args, hp, paper):
+    """ "mini" with --mini; else "paper" when a cell is trained as the paper trained it (`paper` = the table's
+    column, with all that hp has; both readings of the last tenth count), else "reduced"."""
+    if args.mini:
+        return "mini"
+    same = {k: v for k, v in hp.items() if k != "set_last_tenth"} == paper
+    return "paper" if same and not args.limit and not args.smoke else "reduced"
+
+
+def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed, expected=None):
+    """One cell of a table: nothing where it is done, else from the model to the record.
+
+    script              __file__ of the caller, which names the experiment
+    model, cell         how the record names it, e.g. "conv", {"kernel": 5}
+    hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
+    expected            the paper's accuracy in percent, printed beside ours
+    """
+    identity = make_identity(args, script, task, model, cell, seed, hp)
+    if is_done(args, script, run_name(identity)):
+        return
+    tier = budget(args, hp, paper)
+    line = train(
+        args, script=script, identity=identity, task=task, hp=hp, build=build, loss_fn=loss_fn, budget=tier
+    )
+    print(outcome(args, line, paper, expected), flush=True)
+
+
+def outcome(args, line, paper, expected):
+    """The last lines of a cell: its number, what it is worth, and what comes next."""
+    if line["smoke"]:
+        worth = "a smoke run: it works, the accuracy means nothing"
+    elif expected is None:
+        worth = "the paper has no such cell"
+    elif line["budget"] == "paper":
+        worth = f"paper: {expected:.2f}"
+    else:
+        worth = f"{line['budget']}: {terms(line, paper)}; the paper's full run: {expected:.2f}"
+    return (
+        f"test accuracy {line['test_acc']:.2%} (best of {line['epochs']} validations: {line['best_epoch']})\n"
+        f"  {worth}\n"
+        f"  weights: {args.out / line['run'] / 'best.pt'}\n"
+        f"  record: {args.out / 'results.jsonl'}; table: python {args.argv[0]} --report"
+    )
+
+
+def run_cells(args, cells, run, *expected):
+    """run(args, *cell, seed) for each cell of a command and each of its seeds.
+
+    A cell that cannot be trained does not keep the others from their turn: at the end Interrupted is raised
+    if other processes were at some of the cells, UserError if some failed; `expected` are further types of
+    errors of a cell.
+    """
+    seeds = range(args.seed, args.seed + args.seeds)
+    runs, failed, busy = list(itertools.product(cells, seeds)), 0, 0
+    for cell, seed in runs:
+        try:
+            run(args, *cell, seed)
+        except Busy as note:
+            print(f"note: {note}", file=sys.stderr, flush=True)
+            busy += 1
+        except (UserError, *expected) as error:
+            if len(runs) == 1 or common.ranks() > 1:  # ranks that go on alone wait for each other
+                raise
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            failed += 1
+    if failed:
+        raise UserError(f"{failed} of {len(runs)} cells did not finish, for the reasons above")
+    if busy:
+        raise common.Interrupted(f"{busy} of {len(runs)} cells are being trained by other processes")
+
+
+# ------------------------------------------------------------------------------------------ records
+
+
+def append_record(path, line):
+    """Append one JSON line; safe with many processes. After a torn piece (a power cut) it starts a new line,
+    so that the piece is a line of its own, which reading leaves out."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as f:
+        if fcntl:
+            fcntl.flock(f, fcntl.LOCK_EX)  # until the file is closed
+        size = f.seek(0, 2)
+        f.seek(max(0, size - 1))
+        torn = size and f.read(1) != b"\n"
+        f.write(b"\n" * bool(torn) + json.dumps(line).encode() + b"\n")
+
+
+def is_record(line):
+    """Whether a JSON value has what every table reads of a record, each of its type."""
+    texts, numbers = ("run", "exp", "task", "model", "budget", "date"), ("val_acc", "test_acc")
+    return (
+        isinstance(line, dict)
+        and all(isinstance(line.get(k), str) for k in texts)
+        and all(isinstance(line.get(k), dict) for k in ("cell", "hp", "data"))
+        and isinstance(line["data"].get("hash"), str)
+        and all(isinstance(line.get(k), float) for k in numbers)
+        and 0 <= line["test_acc"] <= 1
+        and isinstance(line.get("seed"), int)
+        and isinstance(line.get("limit"), (int, type(None)))
+    )
+
+
+def read_records(paths):
+    """All records of the files that exist; other lines are left out with one warning a file."""
+    records = []
+    for path in paths:
+        if not path.is_file():
+            continue
+        lines, strange = [], []
+        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+            try:
+                line = json.loads(text) if text.strip() else None
+            except (ValueError, RecursionError):
+                line = text
+            if is_record(line):
+                lines.append(line)
+            elif line is not None:
+                strange.append(number)
+        if strange:
+            numbers = ", ".join(map(str, strange[:5])) + ", ..." * (len(strange) > 5)
+            print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
+        records += lines
+    return records
+
+
+def report_records(args, script, tasks=None, models=None, cell=None):
+    """The records for one script's tables: no smoke runs, of identical cells the newest.
+
+    tasks, models, cell   what the table has; cells with other keys than `cell` (or without some) are not its
+    """
+    exp = Path(script).stem.removeprefix("exp_")
+    default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
+    paths = [Path(p) for p in args.report] or default
+    missing = [str(p) for p in paths if args.report and not p.is_file()]
+    if missing:
+        raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
+    records = [r for r in read_records(paths) if r["exp"] == exp and not r.get("smoke")]
+    newest = {r["run"]: r for r in sorted(records, key=lambda r: r["date"])}
+    chosen = [
+        r
+        for r in newest.values()
+        if (tasks is None or r["task"] in tasks)
+        and (models is None or r["model"] in models)
+        and (cell is None or r["cell"].keys() <= {*cell})
+    ]
+    wanted = args.task and common.chosen(args.task, tasks or sorted({r["task"] for r in chosen}))
+    return [r for r in chosen if not wanted or r["task"] in wanted]
+
+
+def finished_runs(args, task, exps):
+    """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke,
+    mini runs with --mini."""
+    newest = {r["run"]: r for r in read_records([args.out / "results.jsonl"])}
+    return [
+        r
+        for r in newest.values()
+        if r["task"] == task
+        and r["exp"] in exps
+        and (bool(r.get("smoke")), bool(r.get("mini"))) == (args.smoke, args.mini)
+        and (args.out / r["run"] / "best.pt").exists()
+        and not (args.out / r["run"] / "last.pt").exists()
+    ]
+
+
+def rebuilt(path, model_class, fits=lambda arguments: None):
+    """(model, checkpoint) of a best.pt. fits(arguments) raises ValueError for a model that is not wanted.
+    Raises UserError, with one sentence, for what is no such file."""
+    state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
+    if state is None:
+        raise UserError(f"{path}: there is no such file; give a best.pt")
+    try:
+        if not state.get("arguments"):
+            raise ValueError("it does not say how its model was built")
+        fits(state["arguments"])
+        model = model_class(**state["arguments"])
+        model.load_state_dict(state["model"])
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is not a model for this ({str(error).splitlines()[0]})") from error
+    return model.eval(), state
+
+
+# ------------------------------------------------------------------------------------------ numbers as text
+
+
+def markdown(header, rows):
+    """A Markdown table as text, columns aligned."""
+    rows = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)
+
+
+def percent(value, signed=False):
+    """0.8896 -> "88.96"; None -> a dash."""
+    return "—" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
+
+
+def summary(records):
+    """ "88.96 ± 0.21 (n=3)", mean and standard deviation over the seeds in `records`; a dash for none. Where
+    some stayed at chance, as happens on Pathfinder and Path-X, a mean alone would mislead:
+    "70.12 ± 17.42 (n=5, 2 learnt)"."""
+    if not records:
+        return "—"
+    accuracies = [r["test_acc"] for r in records]
+    spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
+    learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
+    count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
+    if records[0]["budget"] == "paper":  # other runs have these words beside them, see terms
+        count = ", ".join([count, *marks(records[0])])
+    return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
+
+
+def mean_and_error(records):
+    """Mean test accuracy of the seeds of one cell and its standard error, the root-n rule: of the variance
+    over seeds, or of the variance that the size of the test set gives every single accuracy, whichever is
+    larger (of two seeds the first alone can be close to 0 by luck)."""
+    accuracies = [r["test_acc"] for r in records]
+    mean, n = statistics.mean(accuracies), len(accuracies)
+    tested = records[0]["data"].get("counts", {}).get("test", 10_000)
+    variance = max(mean * (1 - mean) / tested, statistics.variance(accuracies) if n > 1 else 0.0)
+    return mean, math.sqrt(variance / n)
+
+
+def marks(record):
+    """Words of a table about what is not told by the recipe's rows."""
+    words = ["not the official images"] if record["data"].get("official") is False else []
+    return words + ["last tenth set"] * bool(record["hp"].get("set_last_tenth"))
+
+
+def terms(record, paper):
+    """What a run was trained with, in words, as far as it is not in `paper`, its recipe. Runs with equal
+    terms may be compared."""
+    hp = record["hp"]
+    words = [f"{record['limit']:,} examples"] if record["limit"] else []
+    changed = {k: hp.get(k) for k in {**paper, **hp} if hp.get(k) != paper.get(k) and k != "set_last_tenth"}
+    if "epochs" in changed:
+        of = f" of {paper['epochs']}" if paper.get("epochs") else ""
+        words.append(f"{changed.pop('epochs')}{of} epochs")
+    words += marks(record) + [f"{row} {value}" for row, value in changed.items()]
+    return ", ".join(words)
+
+
+def sorted_terms(rows):
+    """(…, words) rows in the order that numbers have, not letters: 4 epochs before 16."""
+
+    def key(row):
+        return [row[:-1], [int(w) if w.isdigit() else 0 for w in row[-1].replace(",", "").split()], row[-1]]
+
+    return sorted(rows, key=key)
+
+
+def best_recipe(records):
+    """If a cell was run with several recipes or on several data sets, the records of the one with the best
+    mean validation accuracy; says what is left out."""
+    groups = {}
+    for r in records:
+        groups.setdefault(json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True), []).append(r)
+    best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
+    if len(best) < len(records):
+        print(f"left out: {len(records) - len(best)} runs beside {best[0]['run']}, another recipe that")
+        print("validated worse")
+    return best
+
+
+def paper_and_ours_rows(label, paper, records, tasks):
+    """Rows of a table for one model: the paper's numbers (or None), ours, and the difference; a column
+    for each of `tasks` and one for the average, which is there only when all tasks are."""
+    cells = {name: best_recipe([r for r in records if r["task"] == name]) for name in tasks}
+    ours = [statistics.mean(r["test_acc"] for r in cells[name]) if cells[name] else None for name in tasks]
+    ours.append(None if None in ours else statistics.mean(ours))
+    rows = [] if paper is None else [[f"{label}, paper", *(f"{value:.2f}" for value in paper)]]
+    if any(cells.values()):
+        rows.append([f"{label}, ours", *(summary(cells[name]) for name in tasks), percent(ours[-1])])
+        if paper is not None:
+            difference = [None if x is None else x - p / 100 for x, p in zip(ours, paper)]
+            rows.append(["difference", *(percent(value, signed=True) for value in difference)])
+    return rows
+
+
+def print_reduced(table, records, variant, recipe, titles):
+    """Print the runs below the paper's budget, if there are any: a row for each task and equal terms, a
+    column for each variant that was run.
+
+    variant   {run: heading of its column}, in the order of the columns
+    recipe    record -> the paper's full recipe of its cell
+    titles    {task: title}, in the order of the rows
+    """
+    records = [r for r in records if r["budget"] == "reduced"]
+    if not records:
+        return
+    used = {variant[r["run"]] for r in records}
+    labels = [label for label in dict.fromkeys(variant.values()) if label in used]
+    tasks, groups = list(titles), {}
+    for r in records:
+        group = groups.setdefault((tasks.index(r["task"]), terms(r, recipe(r))), {})
+        group.setdefault(variant[r["run"]], []).append(r)
+    rows = [
+        [
+            titles[tasks[i]],
+            words,
+            *(summary(best_recipe(groups[i, words].get(label, []))) for label in labels),
+        ]
+        for i, words in sorted_terms(groups)
+    ]
+    print(f"### {table} at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
+    print(markdown(["Task", "trained on", *labels], rows) + "\n")
+
+
+# ------------------------------------------------------------------------------------------ the mini tier
+
+ERRORS = 2.5  # standard errors to each side of a difference
+
+
+def verdict(difference, error, low, high):
+    """A claim says that a difference lies between low and high. It is supported if the whole interval of
+    `ERRORS` standard errors around what was measured does, contradicted if none of it does."""
+    left, right = difference - ERRORS * error, difference + ERRORS * error
+    if low <= left and right <= high:
+        return "supports"
+    return "CONTRADICTS" if right < low or left > high else "beyond this tier"
+
+
+def judged(claims, cells):
+    """Rows of the table of claims.
+
+    claims   [(words, [(sign, task, label), ...], low, high)]: the sum of the signed accuracies, in points, is
+             claimed to lie between low and high (None: no bound)
+    cells    {(task, label): records}, of at least two seeds each to be judged
+    """
+    rows = []
+    for words, terms_of_sum, low, high in claims:
+        bounds = f"≥ {low:g}" if high is None else f"≤ {high:g}" if low is None else f"{low:g} to {high:g}"
+        groups = [cells.get((task, label), []) for _, task, label in terms_of_sum]
+        if min(map(len, groups)) < 1:
+            rows.append([words, "—", bounds, "not yet"])
+            continue
+        found = [mean_and_error(group) for group in groups]
+        difference = 100 * sum(sign * mean for (sign, _, _), (mean, _) in zip(terms_of_sum, found))
+        error = 100 * math.sqrt(sum((sign * e) ** 2 for (sign, _, _), (_, e) in zip(terms_of_sum, found)))
+        n = min(map(len, groups))
+        low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
+        answer = verdict(difference, error, low, high) if n > 1 else "one seed: not yet"
+        rows.append([words, f"{difference:+.1f} ± {error:.1f} (n={n})", bounds, answer])
+    return rows
+
+
+def report_mini(records, *, title, script, tasks, titles, variants, label, recipe, paper, claims, path):
+    """Print a script's mini tier and draw its figure: ours with n and standard error, the paper's numbers for
+    orientation, what a cell costs, and the claims with their verdicts.
+
+    variants   labels of the rows, in their order; more are added as records have them
+    label      record -> label of its row; None leaves the record out
+    recipe     record -> the recipe of its cell in the mini table
+    paper      (task, label) -> the paper's accuracy at full size, or None
+    """
+    cells = {}
+    for r in records:
+        if r["budget"] != "mini" or label(r) is None:
+            continue
+        words = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
+        cells.setdefault((r["task"], label(r) + (f"; {words}" if words else "")), []).append(r)
+    tasks = [name for name in tasks if any(task == name for task, _ in cells)]
+    print(f"### {title}, mini tier\n")
+    if not cells:
+        print(f"not run yet: python {Path(script).name} --task ... --mini\n")
+    else:
+        print("Test accuracy in % ± standard error over n seeds; minutes of one core (paper: full size)\n")
+        labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
+        rows = []
+        for name in labels:
+            groups = [cells.get((task, name), []) for task in tasks]
+            if any(groups):
+                papers = [paper(task, name) for task in tasks]
+                rows.append([name, *(mini_text(group, p) for group, p in zip(groups, papers))])
+        rows.append(["chance", *(baseline_text(cells, task, "majority") for task in tasks)])
+        if "listops" in tasks:
+            rule = baseline_text(cells, "listops", "root rule")
+            rows.append(["root rule", *(rule if task == "listops" else "" for task in tasks)])
+        print(markdown(["", *(titles[name] for name in tasks)], rows) + "\n")
+        unofficial = {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}
+        if unofficial:
+            print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
+        plot_mini(cells, tasks, titles, labels, paper, title, path)
+    if claims:
+        header = ["claim", "measured (points)", "claimed", "verdict"]
+        print(markdown(header, judged(claims, cells)) + "\n")
+        print(f"Verdicts: all, or nothing, of measured ± {ERRORS} standard errors lies in what is claimed.\n")
+
+
+def mini_text(records, paper):
+    if not records:
+        return "—"
+    mean, error = mean_and_error(records)
+    minutes = statistics.mean(r.get("cpu_seconds", r["seconds"]) for r in records) / 60
+    beside = "" if paper is None else f" (paper {paper:.1f})"
+    return f"{100 * mean:.1f} ± {100 * error:.1f} n={len(records)} {minutes:.0f} min{beside}"
+
+
+def baseline_text(cells, task, name):
+    found = [r for (t, _), group in cells.items() for r in group if t == task]
+    value = (
+        found[0]["data"]
+        .get("baselines", {})
+        .get(name, found[0].get("chance") if name == "majority" else None)
+    )
+    return "—" if value is None else f"{100 * value:.1f}"
+
+
+def plot_mini(cells, tasks, titles, labels, paper, title, path):
+    """Ours at the mini tier (dots with standard errors) and the paper's at full size (circles), one panel a
+    task, one line a variant."""
+    labels = [name for name in labels if any((task, name) in cells for task in tasks)]
+    plt = pyplot()
+    size = (2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels))
+    figure, axes = plt.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for task, axis in zip(tasks, axes[0]):
+        for y, name in enumerate(labels):
+            if (task, name) in cells:
+                mean, error = mean_and_error(cells[task, name])
+                axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=ORANGE, label="ours, mini tier")
+            if paper(task, name) is not None:
+                axis.plot(paper(task, name), y, "o", fillstyle="none", color=BLUE, label="paper, full size")
+        axis.set(title=titles[task], xlabel="test accuracy (%)")
+        axis.set_yticks(range(len(labels)), labels)
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
+    handles = {}
+    for axis in axes[0]:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(title)
+    save_figure(figure, path)
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
+
+
+def pyplot():
+    """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def save_figure(figure, path):
+    """Write a figure, say where, and free it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot().close(figure)
+    print(f"figure: {path}")
