@@ -15,6 +15,7 @@ prints. All ranks need the same --data-dir and --out.
 import argparse
 import atexit
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -578,139 +579,158 @@ def multitask_loss(model, batch):
 
 
 def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
-    """Train `model` on `task` as hp says, keep the weights of the best validation epoch, and test them.
+    """Train `model` on `task` as hp says, keep the weights of the best validation, and test them.
 
     loss_fn     (model, batch) -> (loss, metrics): the loss of a part of a batch as classify_loss
                 defines it, and {name: (sum, count)} with at least "acc"
     hp          lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9,
                 0.98), decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it
-                set_last_tenth, False; with the others warmup, 0, and horizon, the end of training)
+                set_last_tenth, False; with the others warmup, 0, and horizon, the end of training), hours
+                (none: end at the first validation after so many)
     folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
                 log.jsonl
-    note        a dict about this process that is kept in the checkpoint; the result's "starts" lists those
-                of all processes that trained this run and differ
+    note        a dict about this process; the result's "starts" lists the different ones of a run
 
-    -> dict with the accuracies, the curve, and what it cost. The number to report is "test_acc": the
-    test accuracy at the best validation epoch (the first one, among equals). Raises Interrupted at the
-    time limit and on SIGTERM, KeyboardInterrupt on Ctrl-C, with the state saved, and UserError when the
-    loss is no longer a number, memory runs out, or --micro-batch would change the mathematics.
+    -> dict with the accuracies and what they cost. The number to report is "test_acc": the test accuracy
+    at the best validation (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM,
+    KeyboardInterrupt on Ctrl-C, with the state saved, and UserError when the loss is no longer a number or
+    --micro-batch would change the mathematics.
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
-    with out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
-        task, model = task.to(device), model.to(device)
-        reset_peak(device)
-        if args.compile:
-            torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
-            model.compile(mode=args.compile)
-        optimizer = make_optimizer(model, hp)
-        epoch_steps = math.ceil(len(task.train.label) / hp["batch_size"])
-        steps = hp.get("steps") or hp["epochs"] * epoch_steps
-        period = math.ceil(steps / PERIODS) if hp.get("steps") else epoch_steps  # ends with a validation
-        schedule = make_schedule(optimizer, hp, steps)
-        parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
+    task, model = task.to(device), model.to(device)
+    reset_peak(device)
+    if args.compile:
+        torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
+        model.compile(mode=args.compile)
+    optimizer = make_optimizer(model, hp)
+    steps, period = training_length(task, hp)
+    schedule = make_schedule(optimizer, hp, steps)
+    parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
+    at = restore(folder, parts, device, steps)
+    at["starts"] += [note] * (note is not None and note not in at["starts"])
+    since = [time.monotonic(), time.process_time()]
+    save = functools.partial(save_state, folder, parts, at, since)
+    measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
+    batches = endless_batches(task, hp, seed, at["step"], noise)
+    if not at["step"]:
+        save()  # from here on the run counts as begun, whatever record it had
+    with time_limit(args.deadline):
+        while not is_over(at, steps, hp):
+            end = min(steps, (len(at["curve"]) + 1) * period)
+            model.train()
+            with step_bar(at, end, period) as bar, finish_step() as stop:
+                while at["step"] < end:
+                    reseed(seed, at["step"], noise)
+                    train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
+                    schedule.on_step()
+                    at["step"] += 1
+                    save_or_stop(at, end, bar, stop, save)
+            train = {name: mean(total) for name, total in sum_totals(at["totals"]).items()}
+            val = measure("val")
+            tick(at, since)
+            keep_validation(folder, at, train, val, model, optimizer, hp)
+            print(epoch_line(at, steps), flush=True)
+            warn_at_chance(at["curve"], task, math.ceil(steps / period))
+            schedule.on_epoch(train["loss"])
+            at["totals"] = {}
 
-        at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
-        at |= restore(folder, parts, device, steps) or {}
-        step, totals, curve, seconds, cpu_seconds, starts = at.values()
-        starts = starts + [note] * (note is not None and note not in starts)
-        began, cpu_began, saved = time.monotonic(), time.process_time(), time.monotonic()
-        if rank():
-            totals = {}  # up to here they are with rank 0
-
-        def spent():
-            now = dict(seconds=seconds + time.monotonic() - began)
-            return now | dict(cpu_seconds=cpu_seconds + time.process_time() - cpu_began, starts=starts)
-
-        def save():
-            require_finite(model, totals, step, optimizer)
-            state = {name: part.state_dict() for name, part in parts.items()}
-            state |= dict(step=step, totals=sum_totals(totals), curve=curve) | spent()
-            on_first_rank(save_checkpoint, folder / "last.pt", state)
-
-        if not step:
-            save()  # from here on the run counts as begun, whatever record it had
-        batches = endless_batches(task, hp, seed, step, noise)
-        timer = start_timer(args.deadline)
-        try:
-            while len(curve) < math.ceil(steps / period):
-                start, end = len(curve) * period, min(steps, (len(curve) + 1) * period)
-                title = f"epoch {len(curve) + 1}/{math.ceil(steps / period)}"
-                bar = tqdm(total=end - start, initial=step - start, desc=title, leave=False, disable=no_bar())
-                model.train()
-                with bar, finish_step() as stop:
-                    while step < end:
-                        reseed(seed, step, noise)
-                        batch = next(batches)
-                        loss = train_step(
-                            model, optimizer, batch, loss_fn, hp, autocast, totals, args.micro_batch
-                        )
-                        schedule.on_step()
-                        add_up(totals, {"loss": (loss * batch.examples, batch.examples)})
-                        step += 1
-                        bar.update()
-                        if step % LOOK_STEPS == 0:
-                            require_finite(model, totals, step, optimizer)
-                            loss, accuracy = mean(totals["loss"]), mean(totals["acc"])
-                            bar.set_postfix(loss=f"{loss:.3f}", acc=f"{accuracy:.3f}")
-                        stopped, due = any_rank(bool(stop), time.monotonic() - saved > CHECKPOINT_SECONDS)
-                        if stopped or due or step == end:
-                            save()
-                            saved = time.monotonic()
-                        if due and bar.disable:  # a log file has no bar
-                            print(f"{title}, step {step}: loss {mean(totals['loss']):.4f}", flush=True)
-                        if stopped:
-                            if signal.SIGINT in stop:
-                                raise KeyboardInterrupt
-                            raise Interrupted(
-                                f"stopped in {title} at step {step}; the same command continues"
-                            )
-
-                train = {name: mean(total) for name, total in sum_totals(totals).items()}
-                val = evaluate(model, task, "val", loss_fn, hp, autocast, args.micro_batch)
-                line = dict(
-                    epoch=len(curve) + 1, step=step, lr=learning_rate(optimizer), train=train, val=val
-                )
-                if val["acc"] > max((past["val"]["acc"] for past in curve), default=-math.inf) or not curve:
-                    weights = {"model": model.state_dict(), "epoch": line["epoch"], "hp": hp}
-                    weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model
-                    on_first_rank(save_checkpoint, folder / "best.pt", weights)
-                curve.append(line | {"seconds": round(spent()["seconds"], 1)})
-                log = "".join(json.dumps(past) + "\n" for past in curve).encode()
-                on_first_rank(write_atomically, folder / "log.jsonl", log)
-                print(epoch_line(curve[-1], steps), flush=True)
-                warn_at_chance(curve, task, math.ceil(steps / period))
-                schedule.on_epoch(train["loss"])
-                totals = {}
-
-            measure = [model, task, "test", loss_fn, hp, autocast, args.micro_batch]
-            test = last = evaluate(*measure)
-            best = load_checkpoint(folder / "best.pt", device)
-            if best["epoch"] < len(curve):
-                model.load_state_dict(best["model"])
-                test = evaluate(*measure)
-        finally:
-            timer.cancel()
+        test = last = measure("test")
+        best = load_checkpoint(folder / "best.pt", device)
+        if best["epoch"] < len(at["curve"]):
+            model.load_state_dict(best["model"])
+            test = measure("test")
+    tick(at, since)
     return {
         "test_acc": test["acc"],
-        "val_acc": curve[best["epoch"] - 1]["val"]["acc"],
+        "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"],
         "best_epoch": best["epoch"],
         "test_acc_last": last["acc"],
         "chance": round(chance(task.test), 4),
-        "train_acc": curve[-1]["train"]["acc"],
-        "epochs": len(curve),
-        "steps": steps,
+        "train_acc": at["curve"][-1]["train"]["acc"],
+        "epochs": len(at["curve"]),
+        "steps": at["step"],
         "params": sum(p.numel() for p in model.parameters()),
-        "seconds": round(spent()["seconds"], 1),
-        "cpu_seconds": round(spent()["cpu_seconds"], 1),
-        "epoch_seconds": round(curve[-1]["seconds"] / len(curve), 2),
+        "seconds": round(at["seconds"], 1),
+        "cpu_seconds": round(at["cpu_seconds"], 1),
+        "epoch_seconds": round(at["seconds"] / len(at["curve"]), 2),
         "peak_gb": peak_gb(device),
         "device": device_name(device),
         "ranks": ranks(),
         "amp": "bf16" if use_bf16(args.amp, device) else "off",
-        "starts": starts,
+        "starts": at["starts"],
     }
+
+
+def training_length(task, hp):
+    """(steps of the whole training, steps of a period): a period ends with a validation. It is an epoch, or
+    with hp["steps"] a fixed share of them, so that the amount of data changes nothing else."""
+    epoch = math.ceil(len(task.train.label) / hp["batch_size"])
+    if hp.get("steps"):
+        return hp["steps"], math.ceil(hp["steps"] / PERIODS)
+    return hp["epochs"] * epoch, epoch
+
+
+def is_over(at, steps, hp):
+    """Whether the last validation has been, or the first one after hp["hours"]."""
+    validated = at["curve"][-1]["step"] if at["curve"] else 0
+    return validated == steps or (validated and at["seconds"] > 3600 * hp.get("hours", math.inf))
+
+
+def tick(at, since):
+    """Add the time since `since` to what all processes of this run have spent on it."""
+    now = time.monotonic(), time.process_time()
+    at["seconds"] += now[0] - since[0]
+    at["cpu_seconds"] += now[1] - since[1]
+    since[:] = now
+
+
+def step_bar(at, end, period):
+    """A progress bar for one period, on a terminal."""
+    title, start = f"epoch {len(at['curve']) + 1}", len(at["curve"]) * period
+    return tqdm(total=end - start, initial=at["step"] - start, desc=title, leave=False, disable=no_bar())
+
+
+def save_or_stop(at, end, bar, stop, save):
+    """What may be due after a step: a look at the loss, a checkpoint, the end of this process."""
+    bar.update()
+    due = time.monotonic() - at["saved"] > CHECKPOINT_SECONDS
+    stopped, due = any_rank(bool(stop), due)
+    if stopped or due or at["step"] == end:
+        save()
+    elif at["step"] % LOOK_STEPS == 0:
+        bar.set_postfix(loss=f"{require_finite(at):.3f}", acc=f"{mean(at['totals']['acc']):.3f}")
+    if due and bar.disable:  # a log file has no bar
+        print(f"{bar.desc}, step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
+    if stopped:
+        if signal.SIGINT in stop:
+            raise KeyboardInterrupt
+        raise Interrupted(f"stopped at step {at['step']}; the same command continues")
+
+
+def keep_validation(folder, at, train, val, model, optimizer, hp):
+    """Enter a validation into the curve; keep the weights if it is the best so far."""
+    line = dict(
+        epoch=len(at["curve"]) + 1, step=at["step"], lr=learning_rate(optimizer), train=train, val=val
+    )
+    if not at["curve"] or val["acc"] > max(past["val"]["acc"] for past in at["curve"]):
+        weights = {"model": model.state_dict(), "epoch": line["epoch"], "hp": hp}
+        weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
+        on_first_rank(save_checkpoint, folder / "best.pt", weights)
+    at["curve"].append(line | {"seconds": round(at["seconds"], 1)})
+    log = "".join(json.dumps(past) + "\n" for past in at["curve"]).encode()
+    on_first_rank(write_atomically, folder / "log.jsonl", log)
+
+
+def save_state(folder, parts, at, since):
+    """Write last.pt: the parts and `at`, which is how far the run has come. Never one with a NaN in it."""
+    require_finite(at, **parts)
+    tick(at, since)
+    state = {name: part.state_dict() for name, part in parts.items()}
+    state |= at | {"totals": sum_totals(at["totals"])}
+    on_first_rank(save_checkpoint, folder / "last.pt", state)
+    at["saved"] = time.monotonic()
 
 
 def stream(*key):
@@ -742,43 +762,45 @@ def endless_batches(task, hp, seed, step, noise):
 
 
 def restore(folder, parts, device, steps):
-    """Put every part where it was when last.pt was saved -> the rest of that state, or None without one."""
+    """Put every part where it was when last.pt was saved -> how far the run has come."""
+    at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
     state = load_checkpoint(folder / "last.pt", device)
-    if state is None:
-        return None
-    try:
-        for name, part in parts.items():
-            part.load_state_dict(state.pop(name))
-        step, curve = state["step"], state["curve"]
-    except (RuntimeError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder / 'last.pt'} is of another model, since the code changed; start over with --fresh"
-        ) from error
-    if curve and not (folder / "best.pt").exists():
+    if state:
+        try:
+            for name, part in parts.items():
+                part.load_state_dict(state[name])
+            at = {name: state[name] for name in at}
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{folder / 'last.pt'} is of another model, since the code changed; start over with --fresh"
+            ) from error
+    if at["curve"] and not (folder / "best.pt").exists():
         raise UserError(f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh")
-    if step:
-        print(f"continuing after step {step} of {steps}", flush=True)
-    return state
+    if at["step"]:
+        print(f"continuing after step {at['step']} of {steps}", flush=True)
+    if rank():
+        at["totals"] = {}  # up to here they are with rank 0
+    return at | {"saved": time.monotonic()}
 
 
-def start_timer(deadline):
-    """SIGTERM to this process at `deadline` (time.monotonic), which is started with the first step: a run
-    whose time is over before it would never come further."""
-
-    def stop():
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    left = deadline - time.monotonic()
-    timer = threading.Timer(min(max(1.0, left), threading.TIMEOUT_MAX), stop)
+@contextlib.contextmanager
+def time_limit(deadline):
+    """SIGTERM to this process at `deadline` (time.monotonic). It is set with the first step, or a run whose
+    time is over before that would never come further."""
+    left = max(1.0, deadline - time.monotonic())
+    timer = threading.Timer(min(left, threading.TIMEOUT_MAX), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     if left < math.inf:
         timer.start()
-    return timer
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
-def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_batch=None):
+def train_step(model, optimizer, batch, loss_fn, hp, autocast, at, micro_batch=None):
     """One step of the optimiser on a (rank's share of a) batch, in parts -> the loss of the global batch.
-    Metrics are added to `totals`."""
+    Metrics, and the loss, are added to at["totals"]."""
     optimizer.zero_grad(set_to_none=True)
     batch_loss = 0.0
     for part in batch.parts(micro_batch or hp["batch_size"]):
@@ -786,16 +808,17 @@ def train_step(model, optimizer, batch, loss_fn, hp, autocast, totals, micro_bat
             loss, metrics = loss_fn(model, part)
         loss.backward()
         batch_loss += loss.detach()
-        add_up(totals, metrics)
+        add_up(at["totals"], metrics)
     batch_loss = sum_gradients(model, batch_loss)
     if hp.get("clip"):
         torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
     optimizer.step()
+    add_up(at["totals"], {"loss": (batch_loss * batch.examples, batch.examples)})
     return batch_loss
 
 
 @torch.no_grad()
-def evaluate(model, task, split, loss_fn, hp, autocast, micro_batch):
+def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
     """Metrics of a whole split, {name: mean}, in eval mode and in large batches. May be stopped anywhere:
     the checkpoint before it stands."""
     model.eval()
@@ -840,8 +863,9 @@ def learning_rate(optimizer):
     return max(optimizer.param_groups, key=lambda g: sum(p.numel() for p in g["params"]))["lr"]
 
 
-def epoch_line(line, steps):
-    """At most 80 characters: the curve in log.jsonl has the rest."""
+def epoch_line(at, steps):
+    """The last validation in at most 80 characters: log.jsonl has the rest."""
+    line = at["curve"][-1]
     left = line["seconds"] / line["step"] * (steps - line["step"])
     train, val = line["train"], line["val"]
     return (
@@ -857,15 +881,20 @@ def readable(seconds):
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def require_finite(model, totals, step, optimizer):
-    """Raise UserError where the loss or a weight is no longer a number; a sum with a NaN stays NaN."""
-    loss = mean(totals.get("loss", (0.0, 1)))
-    if math.isfinite(loss) and all(torch.stack([p.isfinite().all() for p in model.parameters()])):
-        return
-    raise UserError(
-        f"the loss or a weight is no longer a number at step {step}, lr {learning_rate(optimizer):.1e}; "
-        "the last good checkpoint is kept: try a lower --lr"
-    )
+def require_finite(at, model=None, optimizer=None, schedule=None):
+    """The mean loss since the last validation. Raises UserError where it, whose sum stays NaN after one NaN,
+    or a weight is no longer a number."""
+    loss = mean(at["totals"].get("loss", (0.0, 1)))
+    finite = math.isfinite(loss)
+    if model is not None:
+        finite = finite and bool(torch.stack([p.isfinite().all() for p in model.parameters()]).all())
+    if not finite:
+        rate = "" if optimizer is None else f", lr {learning_rate(optimizer):.1e}"
+        raise UserError(
+            f"the loss or a weight is no longer a number at step {at['step']}{rate}; the last good "
+            "checkpoint is kept: try a lower --lr"
+        )
+    return loss
 
 
 def chance(split):
@@ -889,7 +918,7 @@ def warn_at_chance(curve, task, epochs):
 
 @contextlib.contextmanager
 def out_of_memory_advice(model, batch_size, micro_batch):
-    """Raise a UserError that names what helps where memory runs out."""
+    """Raise a UserError that names what helps where memory runs out; for the callers of fit."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:

@@ -119,7 +119,8 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         state = common.load_checkpoint(folder / "last.pt", "cpu")
         if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
-        result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
+        with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
+            result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
         line = {**identity, "run": name, "budget": budget, **result, **(extra() if extra else {})}
         line |= {"data": task.source, "torch": torch.__version__, **note}  # the identity has data's hash
