@@ -1,13 +1,14 @@
-"""Appendix B of paper A (arXiv 2501.14850): what has a model that reaches 63 % on ListOps learnt?
+"""Appendix B of paper A: what has a model that reaches 63 % on ListOps learnt?
 
     python exp_listops.py                        the rules below on our data, and the three figures
+    python exp_listops.py --mini                 the same for expressions of 20 to 96 tokens
     python exp_listops.py --figure 3 --checkpoint runs/.../best.pt   one figure, of one model
     python exp_listops.py --report               the rules beside the paper's numbers
 
 Figure 1: labels by root operation. Figure 2: accuracy of a trained model minus that of a greedy rule that
 answers the root operation's commonest label (MIN 0, MAX 9, MED 4; SM at random). Figure 3: the model's
 accuracy by root operation and label. The model is --checkpoint, or the best finished ListOps run in --out
-(train one with `python exp_multitask.py --task listops --model transformer`).
+(train one with `python exp_multitask.py --task listops --model transformer`, or a small one with --mini).
 
 The rules put 63 % in its place: always 0 gets 17 %, the root rule 36 %; solving the root exactly and
 guessing its arguments by THEIR operation gets 59 %, solving two levels 73 %. Expressions are ten levels
@@ -15,6 +16,7 @@ deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to 
 """
 
 import argparse
+import datetime
 import math
 import statistics
 import time
@@ -26,9 +28,8 @@ import torch
 import common
 import data
 import models
-from common import markdown, percent, summary
-
-EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+import records
+from records import markdown, percent, summary
 
 # Nothing is trained here, so there is no table of hyper-parameters; --smoke trains this to have a model.
 SMOKE = dict(
@@ -97,20 +98,18 @@ def label_counts(split):
 
 def run_cell(args, task, rule, seed):
     """Measure one rule on all three splits and record it as a run that was trained on nothing."""
-    identity = common.make_identity(
-        EXP, task.name, "rule", {"rule": rule}, seed, {}, args.limit, task.source["hash"], args.smoke
-    )
-    folder = common.open_run(args.out, identity, args.fresh)
-    if folder is None:
+    identity = records.make_identity(args, __file__, task, "rule", {"rule": rule}, seed, {})
+    name = records.run_name(identity)
+    if records.is_done(args, __file__, name):
         return
     started = time.monotonic()
     train, val, test = (rule_accuracy(split, rule, seed) for split in (task.train, task.val, task.test))
-    seconds = round(time.monotonic() - started, 1)
-    result = {"test_acc": test, "val_acc": val, "train_acc": train, "test_acc_last": test, "best_epoch": 0}
-    result |= {"epochs": 0, "steps": 0, "params": 0, "seconds": seconds, "epoch_seconds": seconds}
-    result |= {"peak_gb": None, "device": common.device_name(torch.device("cpu")), "amp": "off"}
-    common.record(args, folder, identity, result, common.budget(args, {}, {}), task.source)
-    print(f"{folder.name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
+    line = identity | {"run": name, "budget": records.budget(args, {}, {})}
+    line |= {"test_acc": test, "val_acc": val, "train_acc": train, "data": task.source}
+    line |= {"seconds": round(time.monotonic() - started, 1), "argv": args.argv, "git": args.git[0]}
+    line["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    records.append_record(args.out / "results.jsonl", line)
+    print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
 
 
 def train_smoke_model(args, task):
@@ -119,19 +118,29 @@ def train_smoke_model(args, task):
     def build():
         return models.SequenceModel(vocab=task.vocab, classes=task.classes, **common.model_rows(SMOKE))
 
-    hp = SMOKE | common.overrides(args)
-    common.run_cell(args, EXP, task, "transformer", {}, hp, SMOKE, build, common.classify_loss, args.seed)
+    records.run_cell(
+        args,
+        script=__file__,
+        task=task,
+        model="transformer",
+        cell={},
+        hp=SMOKE | common.overrides(args),
+        paper=SMOKE,
+        build=build,
+        loss_fn=common.classify_loss,
+        seed=args.seed,
+    )
 
 
 # Whose runs have a ListOps model; the classifier of spt-pretrain's is untrained.
-SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", EXP)
+SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")
 TRANSFORMERS = ("transformer", "rotary")
 
 
 def trained_model(args):
     """(name, model) of a finished ListOps run; (None, None) where there is none. Of several runs a full one,
     of these a Transformer's (the paper's), of these the one that validated best."""
-    finished = common.finished_runs(args, "listops", SCRIPTS)
+    finished = records.finished_runs(args, "listops", SCRIPTS)
     if not finished:
         return None, None
     best = max(finished, key=lambda r: (r["budget"] == "paper", r["model"] in TRANSFORMERS, r["val_acc"]))
@@ -140,25 +149,15 @@ def trained_model(args):
 
 def rebuilt(path):
     """(name, model) of a best.pt that any of the scripts has written."""
-    state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
-    if state is None:
-        raise common.UserError(f"{path}: there is no such file; give the best.pt of a ListOps run")
-    arguments = state.get("arguments")
-    try:
-        if not arguments:
-            raise ValueError("it does not say how its model was built")
+
+    def fits(arguments):
         if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
-            raise ValueError("it is of another task")
-        if "objective" in state.get("hp", {}):
-            raise ValueError("it is pretrained only and has no trained classifier")
-        model = models.SequenceModel(**arguments)
-        model.load_state_dict(state["model"])
-    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise common.UserError(
-            f"{path} is not a ListOps model of these scripts ({str(error).splitlines()[0]}); "
-            "give the best.pt of a ListOps run"
-        ) from error
-    return arguments["block"], model
+            raise ValueError("it is of another task; give the best.pt of a ListOps run")
+
+    model, state = records.rebuilt(path, models.SequenceModel, fits)
+    if "objective" in state.get("hp", {}):
+        raise common.UserError(f"{path} is pretrained only and has no trained classifier; give another")
+    return state["arguments"]["block"], model
 
 
 @torch.no_grad()
@@ -179,11 +178,12 @@ def predictions(model, task, split, args):
 
 
 def report(args):
-    records = common.report_records(args, EXP, ("listops",), ("rule",), ["rule"])
+    found = records.report_records(args, __file__, ("listops",), ("rule",), ("rule",))
     print("### Appendix B: what simple rules get on ListOps\n\nAccuracy in %\n")
     groups = {}
-    for r in records:
-        groups.setdefault((r["data"]["from"], r["limit"], r["data"]["hash"]), []).append(r)
+    for r in found:
+        source = r["data"]["from"] + ", expressions of 20 to 96 tokens" * (r["budget"] == "mini")
+        groups.setdefault((source, r["limit"], r["data"]["hash"]), []).append(r)
     for (source, limit, _), group in sorted(groups.items(), key=str) or [(("not run", None, None), [])]:
         rows = []
         for rule in RULES:
@@ -193,7 +193,8 @@ def report(args):
             difference = None if train is None or rule not in PAPER else train - PAPER[rule] / 100
             rows.append([*row, percent(difference, signed=True), summary(ours)])
         rows.append(["Transformer ‡ (Table 2)", f"{MODEL:.2f}", "—", "—", "see exp_multitask"])
-        examples = f"{limit:,}" if limit else f"{data.LISTOPS_COUNTS['train']:,}"
+        counts = group[0]["data"]["counts"] if group else data.LISTOPS_COUNTS
+        examples = f"{limit or counts['train']:,}"
         header = ["Rule", "paper", f"ours, {examples} training examples", "difference", "ours, test examples"]
         print(f"Data: {source}\n\n{markdown(header, rows)}\n")
     print(
@@ -207,7 +208,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe a
 
 
 def four_panels(ylabel):
-    figure, axes = common.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
+    figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
     for axis in axes:
         axis.set_xticks(range(10))
         axis.set_xlabel("label")
@@ -227,12 +228,12 @@ def plot_labels(counts, path):
         axis.set_title(f"root {OPERATIONS[operation]}: {row[top] / max(1, row.sum()):.1%} are {top}")
     axes[0].set_ylim(0, max(FIGURE1_LIMIT, counts.max()) if counts.sum() > 50_000 else None)
     figure.suptitle("ListOps: the root operation alone tells much about the label, except for SM")
-    common.save_figure(figure, path)
+    records.save_figure(figure, path)
 
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    figure, axis = common.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
+    figure, axis = records.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
     for operation in range(4):
         here = roots == operation
         n = max(1, here.sum())
@@ -255,7 +256,7 @@ def plot_gain(roots, labels, predicted, name, path):
     axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
     axis.grid(axis="y", alpha=0.3)
     axis.set_axisbelow(True)
-    common.save_figure(figure, path)
+    records.save_figure(figure, path)
 
 
 def plot_breakdown(roots, labels, predicted, name, path):
@@ -281,7 +282,7 @@ def plot_breakdown(roots, labels, predicted, name, path):
         f"Accuracy by root operation and label: {name}, {(predicted == labels).mean():.1%} on test "
         "(numbers: examples; hatched: the greedy answer)"
     )
-    common.save_figure(figure, path)
+    records.save_figure(figure, path)
 
 
 def draw(args, task, figures, chosen=None):
@@ -334,10 +335,10 @@ def main(argv=None):
         if args.checkpoint and args.figure == [1]:
             raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
         chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
-        options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke)
+        options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke, mini=args.mini)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
-            common.run_cells(args, [(task, rule) for rule in RULES], run_cell, data.DataError)
+            records.run_cells(args, [(task, rule) for rule in RULES], run_cell, data.DataError)
         if args.smoke and not args.checkpoint and args.figure != [1]:
             train_smoke_model(args, task)
         draw(args, task, args.figure or (1, 2, 3), chosen)

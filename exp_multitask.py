@@ -1,12 +1,9 @@
-"""Table 2 of paper A (arXiv 2501.14850): do a few training techniques bring a plain Transformer to where
-MEGA is?
+"""Table 2 of paper A: do a few training techniques bring a plain Transformer to where MEGA is?
 
-    python exp_multitask.py --task text --model transformer   one cell as the paper ran it: 90.33 % expected
-    python exp_multitask.py --task all --model all            the whole table, 10 cells; finished ones are
-                                                              skipped
-    python exp_multitask.py --task all --model transformer --no-techniques
-                                                              the same Transformer without them: 64.98 % on
-                                                              average (Table 4)
+    python exp_multitask.py --task text --model transformer --mini   minutes on a CPU core
+    python exp_multitask.py --task text --model transformer   one cell as the paper ran it: 90.33 %
+    python exp_multitask.py --task all --model all            the whole table
+    python exp_multitask.py --task all --model transformer --no-techniques   64.98 % on average (Table 4)
     python exp_multitask.py --report                          ours beside the paper's
 
 The techniques, each on the training examples only: CIFAR10 is augmented; Pathfinder trains on all three
@@ -14,19 +11,24 @@ difficulty sets, a third as many epochs; ListOps shuffles the arguments of every
 are corrupted (30 % of the bytes) and a second head restores them while the first classifies. With them a
 Transformer with rotary positions averages 85.69 %, MEGA without them 86.25 %, and MEGA gains nothing.
 
-Full cells want a GPU; for a quick look: `--task text --model transformer --smoke` (seconds, no download).
+"mega" is Ma et al.'s block. The paper's own row, MEGA ‡, is another model: its public code puts an attention
+behind a moving average into the Transformer's layer. That is "ema-attention".
+
+The mini tier's claims, fixed before its runs (CLAIMS): the Transformer gains at least 2 points by denoising
+on Text (the paper: 20.6) and by shuffling on ListOps (19); it gains at least 1 point more than either MEGA.
+Rates are the best of 3e-4, 1e-3, 3e-3 on the validation set after a fifth of the training, alike for all.
+
+Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
 import argparse
 from itertools import product
-from pathlib import Path
 
 import common
 import data
 import models
-from common import compared, markdown
-
-EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+import records
+from records import markdown, paper_and_ours_rows
 
 # fmt: off
 # Table 5: the Transformer. Columns in the paper's order, which is not that of its other tables.
@@ -47,6 +49,16 @@ TABLE5 = dict(
     batch_size   = (    64,      48,    128,     16,     64),
     weight_decay = (  0.05,    0.05,   0.05,   0.01,   0.01),
     epochs       = (   120,     200,     67,     80,     60),  # Pathfinder 200 on the hard set alone
+)
+# The mini tier: the rows that differ.
+MINI5 = TABLE5 | dict(
+    d_model      = (    64,      64,     64,     64,     64),
+    depth        = (     4,       4,      4,      4,      4),
+    heads        = (     2,       2,      2,      2,      2),
+    d_ff         = (   128,     128,    128,    128,    128),
+    lr           = (  1e-3,    1e-3,   1e-3,   1e-3,   1e-3),
+    batch_size   = (    32,      32,     32,     16,     32),
+    epochs       = (     6,       4,     10,     12,     10),
 )
 
 # MEGA: the sizes and rates of facebookresearch/mega, whose column order this is, with the exceptions of
@@ -71,8 +83,21 @@ TABLE_MEGA = dict(
     weight_decay = (  0.01,    0.01,    0.04,    0.02,    0.01),
     epochs       = (   120,      80,      60,     200,      67),
 )
+MINI_MEGA = TABLE_MEGA | dict(
+    depth        = (     4,       4,       4,       4,       4),
+    d_model      = (    64,      64,      64,      64,      64),
+    d_hidden     = (   128,     128,     128,     128,     128),
+    d_attention  = (    32,      32,      32,      32,      32),
+    dropout      = (   0.0,     0.0,     0.0,     0.0,     0.0),
+    lr           = (  1e-3,    1e-3,    1e-3,    1e-3,    1e-3),
+    batch_size   = (    32,      16,      32,      32,      32),
+    weight_decay = (  0.05,    0.01,    0.01,    0.05,    0.05),
+    epochs       = (     6,      12,      10,       4,      10),
+)
 TABLES = {"transformer": (TABLE5, TASKS5), "mega": (TABLE_MEGA, TASKS_MEGA)}
+MINI = {"transformer": (MINI5, TASKS5), "mega": (MINI_MEGA, TASKS_MEGA)}
 MAX_LENGTH = dict(listops=2000, image=1024, pathfinder=1024, text=4096, retrieval=4096)  # Table 6
+MINI_LENGTH = dict(listops=96, image=256, pathfinder=256, text=256, retrieval=256)
 
 # Table 2: test accuracy in percent and the average that the paper prints (Path-X was not run).
 COLUMNS = ("image", "pathfinder", "text", "retrieval", "listops")
@@ -84,23 +109,40 @@ TABLE2 = {
     "MEGA ‡":                      (87.60, 94.78, 90.92, 91.32, 61.15, 85.15),
 }
 # fmt: on
+
+# What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
+CLAIMS = [
+    ("Text: denoising helps the Transformer",
+     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques")], 2, None),
+    ("ListOps: shuffling helps the Transformer",
+     [(1, "listops", "Transformer ‡"), (-1, "listops", "Transformer, no techniques")], 2, None),
+    ("Text: denoising helps MEGA (Ma et al.) less",
+     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques"),
+      (-1, "text", "MEGA (Ma et al.) ‡"), (1, "text", "MEGA (Ma et al.), no techniques")], 1, None),
+    ("Text: denoising helps MEGA (paper A's block) less",
+     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques"),
+      (-1, "text", "MEGA ‡"), (1, "text", "MEGA, no techniques")], 1, None),
+]  # fmt: skip
 LABELS = {  # how we name what we train; with ‡ the paper has numbers for it
     ("transformer", "yes"): "Transformer ‡",
     ("transformer", "no"): "Transformer, no techniques",
-    ("mega", "yes"): "MEGA ‡",
-    ("mega", "no"): "MEGA, no techniques",
+    ("mega", "yes"): "MEGA (Ma et al.) ‡",
+    ("mega", "no"): "MEGA (Ma et al.), no techniques",
+    ("ema-attention", "yes"): "MEGA ‡",
+    ("ema-attention", "no"): "MEGA, no techniques",
 }
 
 # ------------------------------------------------------------------------------------------ the idea
 
 
-def recipe(model, name, techniques="yes"):
+def recipe(model, name, techniques="yes", mini=False):
     """Everything that one cell is trained with, as the paper trained it; or "no" techniques: clean
     examples, one loss, and of Pathfinder the hard set alone, three times as often."""
-    table, tasks = TABLES[model]
-    hp = {"block": model} | common.column(table, tasks, name) | {"max_length": MAX_LENGTH[name]}
-    hp["position"] = "rotary" if model == "transformer" else "none"  # MEGA's bias is inside its blocks
-    return hp | data.technique_rows(name, techniques)
+    table, tasks = (MINI if mini else TABLES)[model]
+    hp = {"block": model} | common.column(table, tasks, name)
+    hp |= {"max_length": (MINI_LENGTH if mini else MAX_LENGTH)[name]}
+    hp["position"] = "rotary" if model == "transformer" else "none"  # MEGA's is inside its blocks
+    return hp | data.technique_rows(name, techniques, mini)
 
 
 def build(task, hp):
@@ -136,15 +178,14 @@ def smoke_rows(hp, name):
 
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
-    paper = recipe(model, name, techniques)
+    paper = recipe(model, name, techniques, args.mini)
     hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
-    if model == "mega" and hp["lr"] < paper["lr"]:
+    if model != "transformer" and hp["lr"] < paper["lr"] and not args.mini:
         paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
     task = data.load_recipe(name, args, hp, seed)
-    label = LABELS[model, techniques]
-    common.run_cell(
+    records.run_cell(
         args,
-        exp=EXP,
+        script=__file__,
         task=task,
         model=model,
         cell={"techniques": techniques},
@@ -153,37 +194,49 @@ def run_cell(args, name, model, seed):
         build=lambda: build(task, hp),
         loss_fn=common.multitask_loss,
         seed=seed,
-        expected=TABLE2[label][COLUMNS.index(name)] if label in TABLE2 else None,
+        expected=paper_number(name, LABELS[model, techniques]),
     )
+
+
+def paper_number(name, row):
+    """Table 2's accuracy in percent, or None for what it does not have."""
+    return TABLE2[row][COLUMNS.index(name)] if row in TABLE2 else None
 
 
 # ------------------------------------------------------------------------------------------ the report
 
 
 def report(args):
-    records = common.report_records(args, EXP, COLUMNS, TABLES, ["techniques"])
-    variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in records}
+    found = records.report_records(args, __file__, COLUMNS, TABLES, ("techniques",))
+    variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in found}
+    records.report_mini(
+        found,
+        title="Table 2",
+        script=__file__,
+        tasks=COLUMNS,
+        titles=data.TITLES,
+        variants=LABELS.values(),
+        label=lambda r: variant[r["run"]],
+        recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
+        paper=paper_number,
+        claims=CLAIMS,
+        path=args.out / "table2-mini.png",
+    )
+    if args.mini:
+        return
     print("### Table 2, as the paper ran it\n\nTest accuracy in %\n")
     rows = []
-    for label in [*TABLE2, *(label for label in LABELS.values() if label not in TABLE2)]:
-        if label in LABELS.values():
-            ours = [r for r in records if r["budget"] == "paper" and variant[r["run"]] == label]
-            rows += compared(label, TABLE2.get(label), ours, COLUMNS)
-        else:
-            rows.append([label, *(f"{value:.2f}" for value in TABLE2[label])])
+    for label in dict.fromkeys([*TABLE2, *LABELS.values()]):
+        ours = [r for r in found if r["budget"] == "paper" and variant[r["run"]] == label]
+        rows += paper_and_ours_rows(label, TABLE2.get(label), ours, COLUMNS)
     print(markdown(["Model", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
     print(
         "† pretrained on the task's own inputs. ‡ with paper A's training techniques. Ours: mean ± standard\n"
-        "deviation over n seeds, test accuracy at the best validation epoch; — = not run. An average needs\n"
-        "all five. Path-X was not run in the paper. MEGA's rate may be below its recipe's (Appendix A.2).\n"
+        "deviation over n seeds, test accuracy at the best validation; — = not run. An average needs all\n"
+        "five. Path-X was not run in the paper. MEGA's rate may be below its recipe's (Appendix A.2).\n"
     )
-    common.print_reduced(
-        "Table 2",
-        records,
-        variant,
-        lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"]),
-        data.TITLES,
-    )
+    full = lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"])  # noqa: E731
+    records.print_reduced("Table 2", found, variant, full, data.TITLES)
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -198,7 +251,7 @@ def main(argv=None):
         nargs="+",
         choices=[*TABLES, "all"],
         metavar="MODEL",
-        help="transformer, mega or all (default all; with --smoke transformer)",
+        help=f"{', '.join(TABLES)} or all (default all; with --smoke transformer)",
     )
     common.add_technique_flags(parser)
     common.add_common_flags(parser, COLUMNS)
@@ -207,9 +260,10 @@ def main(argv=None):
         if args.report is not None:
             return report(args)
         chosen = common.chosen(args.model or (["transformer"] if args.smoke else ["all"]), TABLES)
-        names = common.chosen(args.task, COLUMNS)
-        data.require(names, args)
-        common.run_cells(args, product(names, chosen), run_cell, data.DataError)
+        names = data.require(common.chosen(args.task, COLUMNS), args)
+        records.run_cells(args, product(names, chosen), run_cell, data.DataError)
+        if args.mini:
+            report(args)
 
 
 if __name__ == "__main__":

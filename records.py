@@ -286,7 +286,7 @@ def report_records(args, script, tasks=None, models=None, cell=None):
     """
     exp = Path(script).stem.removeprefix("exp_")
     default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
-    paths = [Path(p) for p in args.report] or default
+    paths = [Path(p) for p in args.report or []] or default
     missing = [str(p) for p in paths if args.report and not p.is_file()]
     if missing:
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
