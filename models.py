@@ -675,8 +675,9 @@ def sinusoidal_positions(L, width, base=10000.0):
 
 
 class Attention(nn.Module):
-    """Multi-head softmax attention, softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
+    """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
+    kind          "softmax", or "linear": see linear_attention. O(L D^2 / heads)
     rotary        None; "full": paper A's, over the full width before the split into heads, so that the first
                   head turns fast and the last one slowly; "heads": the usual one, every head with all
                   frequencies (paper B)
@@ -685,19 +686,27 @@ class Attention(nn.Module):
     window        None, or block-local attention for Path-X: the sequence is cut into blocks of this length
                   and each position attends to its own block, the previous and (unless causal) the next one.
                   O(L window D).
+    band          None, or an exact window: position t attends to t - band .. t + band. Meant for L <= 1,024:
+                  all scores are made, the others masked
     Linear maps with bias, torch's default init. deviation: paper B's code starts q, k, v and o with one and
     the same matrix and lets its Transformer attend to padding; both are accidents.
     """
 
     def __init__(
-        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None
-    ):
+        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None,
+        kind="softmax", band=None,
+    ):  # fmt: skip
         super().__init__()
         if d_model % heads:
             raise ValueError(f"d_model must be divisible by heads; got {d_model} and {heads}")
         if rotary not in (None, "full", "heads"):
             raise ValueError(f"rotary must be None, 'full' or 'heads'; got {rotary!r}")
+        if kind not in ("softmax", "linear"):
+            raise ValueError(f"kind must be softmax or linear; got {kind!r}")
+        if (window is not None) + (band is not None) + (kind == "linear") > 1:
+            raise ValueError("of window, band and kind='linear' only one can be chosen")
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
+        self.kind, self.band = kind, band
         self.qkv_linear = nn.Linear(d_model, 3 * d_model)
         self.output_linear = nn.Linear(d_model, d_model)
         width = d_model // heads if rotary == "heads" else d_model
@@ -715,7 +724,18 @@ class Attention(nn.Module):
         if self.rotary == "heads":
             qk = rotate(qk, self.theta)
         q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
-        if self.window is not None:
+        if self.kind == "linear":
+            y = linear_attention(q, k, v, mask, self.causal)
+        elif self.band is not None:
+            t = torch.arange(x.shape[1], device=x.device)
+            lag = t.unsqueeze(1) - t
+            allowed = (lag <= self.band) & (lag >= (0 if self.causal else -self.band))
+            if not surely_full(
+                mask
+            ):  # each position sees at least itself: some kernels answer no key with NaN
+                allowed = (allowed & mask.unsqueeze(1) | (lag == 0)).unsqueeze(1)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+        elif self.window is not None:
             y = local_attention(q, k, v, mask, self.window, self.causal)
         elif self.causal:  # padding is a suffix: no real position sees it
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -766,6 +786,28 @@ def local_attention(q, k, v, mask, block, causal=False):
     allowed = (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1)
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
     return y.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :L]
+
+
+@full_precision
+def linear_attention(q, k, v, mask, causal=False):
+    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s (causal: s <= t).
+
+    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). O(L d^2): the sums over s are
+    made once for all t; with causal once for each block of 64 positions, and inside a block all pairs.
+    Source: Katharopoulos et al. 2020.
+    """
+    q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
+    k = k * mask[:, None, :, None]
+    v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
+    if causal:
+        L = v.shape[2]
+        q, k, v = (F.pad(x, (0, 0, 0, -L % 64)).unflatten(2, (-1, 64)) for x in (q, k, v))
+        before = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, heads, blocks, d, d + 1)
+        y = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :L]
+    else:
+        y = q @ (k.mT @ v)
+    # An empty sequence has no key at all.
+    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)
 
 
 # ------------------------------------------------------------------------------------------ blocks
@@ -842,14 +884,16 @@ class TransformerBlock(nn.Module):
     """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
+    conv        None, or taps of a centred convolution in front of the attention, each channel by itself, with
+                its own norm and residual connection: x + conv(LN(x)). Not causal
     attention   a module to take the place of Attention, whose arguments are the **options
     Dropout on both residual branches, none inside the feed-forward layer, as in paper A's code.
     O(L^2 D + L D F). Sources: paper A, Table 5; paper B, Section 3.
     """
 
     def __init__(
-        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", attention=None,
-        **options,
+        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", conv=None,
+        attention=None, **options,
     ):  # fmt: skip
         super().__init__()
         if activation not in ("relu", "gelu"):
@@ -859,8 +903,16 @@ class TransformerBlock(nn.Module):
         self.attention = attention or Attention(d_model, **options)
         self.input_linear = nn.Linear(d_model, d_ff)
         self.output_linear = nn.Linear(d_ff, d_model)
+        if conv is not None and (conv % 2 == 0 or options.get("causal")):
+            raise ValueError(f"conv must be odd, and the attention not causal; got {conv}")
+        self.conv = conv and nn.Conv1d(d_model, d_model, conv, padding=conv // 2, groups=d_model)
+        self.norm_conv = conv and Norm(norm, d_model)
 
     def forward(self, x, mask):
+        if self.conv:
+            z = zero_padding(self.norm_conv(x, mask) if self.prenorm else x, mask)
+            x = x + self.drop(self.conv(z.mT).mT)
+            x = x if self.prenorm else self.norm_conv(x, mask)
         if self.prenorm:
             x = x + self.drop(self.attention(self.norm1(x, mask), mask))
             return x + self.drop(self.feed_forward(self.norm2(x, mask)))
@@ -1094,6 +1146,99 @@ class SGConvBlock(KernelBlock):
         return K * self.kernel_scale
 
 
+class FreeBlock(KernelBlock):
+    """S4's block with free taps: k = sign(w) max(|w| - threshold, 0), w for each row, channel and lag.
+
+    max_length      taps of each row; longer sequences are refused
+    threshold       lambda of the soft threshold: most taps start at zero
+    kernel_dropout  probability that a tap is left out of a training step (the others grow accordingly)
+    Init: w ~ N(0, 0.002^2). kernel_lr is that of the taps, which do not decay. O(H L log L).
+    Source: Fu et al. 2023 ("Simple Hardware-Efficient Long Convolutions"); HazyResearch/safari.
+    """
+
+    def __init__(
+        self, d_model, max_length=1024, threshold=0.003, kernel_dropout=0.2, kernel_lr=0.001, **block
+    ):
+        super().__init__(d_model, **block)
+        self.max_length, self.threshold, self.kernel_dropout = max_length, threshold, kernel_dropout
+        self.kernel_taps = nn.Parameter(0.002 * torch.randn(self.rows, d_model, max_length))
+        own_optimizer([self.kernel_taps], kernel_lr)
+
+    def kernel(self, L):
+        if L > self.max_length:
+            raise ValueError(
+                f"the free taps were made for sequences of at most {self.max_length} positions; got {L}"
+            )
+        K = F.softshrink(self.kernel_taps[..., :L], self.threshold)
+        return F.dropout(K, self.kernel_dropout, self.training)
+
+
+class LinearScan(torch.autograd.Function):
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H).
+
+    Neighbours are joined in pairs: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is the
+    same recurrence at half the length. O(B L H) operations in log2(L) rounds. Only products are made, so
+    that 0 <= a <= 1 cannot overflow.
+    """
+
+    @staticmethod
+    def scan(a, b):
+        L = a.shape[1]
+        if L == 1:
+            return b
+        if L % 2:
+            a, b = F.pad(a, (0, 0, 0, 1)), F.pad(b, (0, 0, 0, 1))
+        (a_even, a_odd), (b_even, b_odd) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
+        odd = LinearScan.scan(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
+        even = torch.addcmul(b_even, a_even, F.pad(odd[:, :-1], (0, 0, 1, 0)))
+        return torch.stack([even, odd], 2).flatten(1, 2)[:, :L]
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = LinearScan.scan(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        a, x = ctx.saved_tensors
+        # The gradient runs the other way: g_t = a_(t+1) g_(t+1) + grad_t.
+        later = F.pad(a[:, 1:], (0, 0, 0, 1))
+        g = LinearScan.scan(later.flip(1), grad.flip(1)).flip(1)
+        return g * F.pad(x[:, :-1], (0, 0, 1, 0)), g
+
+
+class MinGRUBlock(ResidualBlock):
+    """minGRU in both directions: h_t = (1 - z_t) h_(t-1) + z_t c_t, z = sigma(W_z x), c = W_c x, then
+    GLU(W GELU([h forward; h backward])).
+
+    d_hidden  H, the width of h in each direction, each with maps of its own. Linear maps: torch's default
+    init. causal: forward only. The gates depend on the input, so there is no kernel: what a position forgets
+    is the layer's choice. O(L D H). Source: Feng et al. 2024 ("Were RNNs All We Needed?").
+    """
+
+    def __init__(self, d_model, d_hidden=256, causal=False, **residual):
+        super().__init__(d_model, **residual)
+        self.rows, self.d_hidden = 1 if causal else 2, d_hidden
+        self.input_linear = nn.Linear(d_model, 2 * self.rows * d_hidden)
+        self.output_linear = nn.Linear(self.rows * d_hidden, 2 * d_model)
+
+    def mix(self, x, mask):
+        z, c = at_least_float32(self.input_linear(x)).chunk(2, -1)
+        z = zero_padding(torch.sigmoid(z), mask)  # closed at padding, which the way back meets first
+        a, b = 1 - z, z * c
+        if self.rows == 2:
+            a, b = (self.turned(part) for part in (a, b))
+        h = LinearScan.apply(a, b)
+        h = self.turned(h) if self.rows == 2 else h
+        return F.glu(self.output_linear(self.drop(F.gelu(h))))
+
+    def turned(self, x):
+        """The second half of the channels from the end to the beginning."""
+        return torch.cat([x[..., : self.d_hidden], x[..., self.d_hidden :].flip(1)], -1)
+
+
 def lecun_normal_(weight, fan_in):
     """flax's LeCun normal: cut at two standard deviations, then rescaled to variance 1 / fan_in."""
     std = 1 / (math.sqrt(fan_in) * 0.87962566103423978)
@@ -1275,6 +1420,7 @@ class MegaBlock(nn.Module):
     max_length  of the relative bias, a number per distance, N(0, 0.02^2); chunk takes its place if given
     chunk       None, or attention in chunks of this length that do not see each other
     causal      one-directional EMA, attention to the past only
+    ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
     ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
     Linear maps N(0, 0.02^2), zero bias. O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. No parameter has a
     learning rate of its own. Source: Ma et al. 2022; facebookresearch/mega. Paper A uses softmax only.
@@ -1282,7 +1428,7 @@ class MegaBlock(nn.Module):
 
     def __init__(
         self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax",
-        chunk=None, truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0,
+        chunk=None, truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0, ema=True,
     ):  # fmt: skip
         super().__init__()
         if attention not in ("softmax", "laplace"):
@@ -1293,7 +1439,7 @@ class MegaBlock(nn.Module):
         self.prenorm, self.dropout = prenorm, dropout
         self.max_length = chunk or max_length
         self.norm, self.norm_ff = Norm(norm, D), Norm(norm, D)
-        self.ema = DampedEMA(D, ema_dim, causal, truncation)
+        self.ema = DampedEMA(D, ema_dim, causal, truncation) if ema else None
         self.value_linear = nn.Linear(D, E)
         self.ema_linear = nn.Linear(D, sum(self.sizes))
         self.update_linear = nn.Linear(E, D)
@@ -1314,7 +1460,7 @@ class MegaBlock(nn.Module):
     def gated_attention(self, x, mask):
         z = self.norm(x, mask) if self.prenorm else x
         v = F.silu(self.value_linear(z))
-        m = self.drop(self.ema(zero_padding(z, mask)))
+        m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
         update, shared, reset, h = self.ema_linear(m).split(self.sizes, -1)
         shared, reset = F.silu(shared), F.silu(reset)
         q, k = (shared.unsqueeze(2) * self.query_key_scale + self.query_key_bias).unbind(2)
@@ -1448,6 +1594,8 @@ BLOCKS = {
     "lru": LRUBlock,
     "dlr": DLRBlock,
     "sgconv": SGConvBlock,
+    "free": FreeBlock,
+    "mingru": MinGRUBlock,
 }
 
 # ------------------------------------------------------------------------------------------ the model
@@ -1515,7 +1663,7 @@ class SequenceModel(nn.Module):
                     f"position {position} needs the transformer's attention; the block is {block}"
                 )
             block_args["rotary"] = "full" if position == "rotary" else "heads"
-        if max_length is not None and block in ("gmlp", "mega", "ema-attention", "s4", "sgconv"):
+        if max_length is not None and block in ("gmlp", "mega", "ema-attention", "s4", "sgconv", "free"):
             block_args["max_length"] = max_length
         self.pooling, self.position, self.pair = pooling, position, pair
         self.embedding_dropout = embedding_dropout

@@ -254,6 +254,7 @@ def test_initial_kernels_are_as_large_as_measured():
         forward = forward + F.pad(backward[:, :1], (0, forward.shape[1] - 1))  # both have a tap at lag 0
         rms = (forward.square().sum(1) + backward[:, 1:].square().sum(1)).mean().sqrt()
         assert abs(rms / want - 1) < 0.04
+    assert abs(block.ema.omega.std() - 0.02) < 0.001  # MEGA's: 1
 
 
 def test_ema_kernel_is_its_recurrence():
@@ -500,16 +501,17 @@ def mega_reference(block, x, mask):
     z = block.norm(x, mask) if block.prenorm else x
     v = F.silu(block.value_linear(z))
     u = (z * mask[..., None]).transpose(1, 2)
-    kernel = models.ema_kernel(block.ema.alpha, block.ema.delta, block.ema.beta, block.ema.gamma, L)
-    ema = direct_conv(u, kernel[:D], None if block.causal else kernel[D:], 0)
-    m = F.silu(ema.transpose(1, 2) + block.ema.omega * u.transpose(1, 2))
+    m = z
+    if block.ema:
+        kernel = models.ema_kernel(block.ema.alpha, block.ema.delta, block.ema.beta, block.ema.gamma, L)
+        ema = direct_conv(u, kernel[:D], None if block.causal else kernel[D:], 0)
+        m = F.silu(ema.transpose(1, 2) + block.ema.omega * u.transpose(1, 2))
     base = block.ema_linear(m)
     Z = base.shape[-1] - 2 * D - E
     update, zr, h = base.split([D, Z + E, D], -1)
     shared, reset = F.silu(zr).split([Z, E], -1)
     q, k = (shared * block.query_key_scale[i] + block.query_key_bias[i] for i in range(2))
-    want = torch.zeros_like(v)
-    c = block.chunk or L
+    want, c = [torch.zeros(E, dtype=x.dtype)] * L, block.chunk or L
     for t in range(L):
         keys = [
             s
@@ -525,8 +527,8 @@ def mega_reference(block, x, mask):
         else:
             sigma = (4 * torch.pi) ** -0.5  # 0.282095
             a = 0.5 * (1 + torch.erf((scores / len(keys) + bias - 0.5**0.5) / (sigma * 2**0.5)))
-        want[0, t] = a @ v[0, keys]
-    h = F.silu(h + block.update_linear(want * reset))
+        want[t] = a @ v[0, keys]
+    h = F.silu(h + block.update_linear(torch.stack(want)[None] * reset))
     return x + update.sigmoid() * (h - x)
 
 
@@ -534,13 +536,18 @@ def mega_reference(block, x, mask):
 @pytest.mark.parametrize("chunk, causal", [(None, False), (None, True), (4, False), (4, True)])
 def test_mega_is_its_equations(attention, chunk, causal):
     torch.manual_seed(0)
-    block = models.MegaBlock(4, 6, 3, 2, 16, attention, chunk=chunk, causal=causal, prenorm=True).double()
+    ema = chunk is None or causal  # False: a gated attention unit
+    options = {"chunk": chunk, "causal": causal, "prenorm": True, "ema": ema}
+    block = models.MegaBlock(4, 6, 3, 2, 16, attention, **options).double()
     with torch.no_grad():
         for p in block.parameters():  # far from the start, where attention is uniform
             p.normal_()
-    x, mask = randn(1, 13, 4), torch.arange(13)[None] < 10
-    got, want = block.gated_attention(x, mask), mega_reference(block, x, mask)
-    assert error(got[:, :10], want[:, :10]) < 1e-10
+
+    def naive(x, mask):
+        x = mega_reference(block, x, mask)
+        return x + block.output_linear(F.silu(block.input_linear(block.norm_ff(x, mask))))
+
+    same_gradients(block, randn(1, 13, 4), torch.arange(13)[None] < 10, naive)
 
 
 @pytest.mark.parametrize("attention", ["softmax", "laplace"])
@@ -627,6 +634,97 @@ def test_ema_attention_is_its_formulas(truncation, monkeypatch):
     same_gradients(block, x, mask, lambda x, mask: reference(block, x, mask))
 
 
+def rows_of(L, causal):
+    """(t, s): whether position t may see position s."""
+    return torch.ones(L, L).bool() if not causal else torch.ones(L, L).tril().bool()
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("options", [{"kind": "linear"}, {"band": 2}, {"band": 0}, {"conv": 5}, {"conv": 1}])
+@pytest.mark.parametrize("real", [150, 9])
+def test_attentions_of_other_kinds_are_their_sums(options, causal, real):
+    if "conv" in options and causal:
+        with pytest.raises(ValueError, match="causal"):
+            models.TransformerBlock(8, 6, causal=True, **options)
+        return
+    torch.manual_seed(0)
+    L = 150 if options.get("kind") == "linear" else 12  # several of linear attention's blocks
+    block = models.TransformerBlock(8, 6, heads=2, causal=causal, **options).double()
+    with torch.no_grad():
+        block.attention.qkv_linear.weight.normal_()
+    x, mask = randn(2, L, 8), torch.arange(L).expand(2, L) < torch.tensor([[L], [real]])
+
+    def naive(x, mask):
+        if block.conv is not None:
+            z = F.pad(block.norm_conv(x, mask) * mask[..., None], (0, 0, 5, 5))
+            weight, K = block.conv.weight, block.conv.weight.shape[2]
+            parts = [z[:, 5 + j - K // 2 :][:, :L] * weight[:, 0, j] for j in range(K)]
+            x = x + sum(parts) + block.conv.bias
+        z = block.norm1(x, mask)
+        q, k, v = (
+            part.unflatten(-1, (2, 4)).transpose(1, 2) for part in block.attention.qkv_linear(z).chunk(3, -1)
+        )
+        t = torch.arange(L)
+        allowed = rows_of(L, causal) & mask[:, None, None, :]
+        if "band" in options:
+            allowed = allowed & ((t[:, None] - t).abs() <= options["band"]) | (t[:, None] == t)
+        if options.get("kind") == "linear":
+            weight = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT) * allowed
+            y = weight @ v / weight.sum(-1, keepdim=True)
+        else:
+            y = dense_attention(q, k, v, allowed)
+        x = x + block.attention.output_linear(y.transpose(1, 2).flatten(2))
+        return x + block.feed_forward(block.norm2(x, mask))
+
+    same_gradients(block, x, mask, naive)
+
+
+def test_free_taps_are_soft_thresholded():
+    torch.manual_seed(0)
+    block = models.FreeBlock(6, 20, threshold=0.5, kernel_dropout=0.3).double().eval()
+    with torch.no_grad():
+        block.kernel_taps.normal_()
+
+    def naive(x, mask):
+        w = block.kernel_taps[..., :13]
+        forward, backward = w.sign() * torch.maximum(w.abs() - 0.5, torch.zeros_like(w))
+        z = block.norm(x, mask) * mask[..., None]
+        y = direct_conv(z.mT, forward, backward).mT + block.skip_weight * z
+        return x + F.glu(block.output_linear(F.gelu(y)))
+
+    same_gradients(block, randn(2, 13, 6), torch.arange(13) < torch.tensor([[13], [8]]), naive)
+    whole, dropped = block.kernel(20), block.train().kernel(20)
+    kept = dropped != 0
+    torch.testing.assert_close(dropped[kept], whole[kept] / 0.7)
+    assert abs(kept.sum() / (whole != 0).sum() - 0.7) < 0.15
+
+
+@pytest.mark.parametrize("L", [1, 2, 37, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_mingru_is_its_loop(L, causal):
+    torch.manual_seed(0)
+    block = models.MinGRUBlock(6, 5, causal=causal).double()
+    with torch.no_grad():
+        block.input_linear.bias.normal_()
+    x, mask = randn(2, L, 6), torch.arange(L) < torch.tensor([[L], [max(1, L - 9)]])
+
+    def naive(x, mask):
+        out = torch.zeros_like(x)
+        for i, real in enumerate(mask.sum(1).tolist()):
+            z, c = block.input_linear(block.norm(x[i : i + 1, :real], mask[i : i + 1, :real]))[0].chunk(2, -1)
+            z, states = z.sigmoid(), []
+            for half in (slice(0, 5), slice(5, 10))[: 1 if causal else 2]:
+                h, row = torch.zeros(5, dtype=x.dtype), [None] * real
+                for t in range(real) if half.start == 0 else reversed(range(real)):
+                    h = (1 - z[t, half]) * h + z[t, half] * c[t, half]
+                    row[t] = h
+                states.append(torch.stack(row))
+            out[i, :real] = F.glu(block.output_linear(F.gelu(torch.cat(states, -1))))
+        return x + out
+
+    same_gradients(block, x, mask, naive)
+
+
 @pytest.mark.parametrize("position, width", [("rotary", 16), ("rotary-heads", 4)])
 def test_a_models_rotary_frequencies_are_those_it_was_asked_for(position, width):
     table = {"position": position, "disable_half": True, "base": 100.0, "heads": 4, "d_ff": 8}
@@ -688,6 +786,8 @@ SMALL = {  # every block at a size that a test can afford
     "lru": {"d_state": 8},
     "dlr": {"d_state": 8},
     "sgconv": {"kernel_dim": 4, "max_length": 64},
+    "free": {"max_length": 64},
+    "mingru": {"d_hidden": 12},
 }
 VARIANTS = {
     "transformer B": (
@@ -699,6 +799,15 @@ VARIANTS = {
     "transformer local": ("transformer", {"d_ff": 32, "window": 8}),
     "transformer causal": ("transformer", {"d_ff": 32, "causal": True, "position": "rotary"}),
     "transformer local causal": ("transformer", {"d_ff": 32, "window": 8, "causal": True}),
+    "transformer linear": ("transformer", {"d_ff": 32, "kind": "linear", "position": "rotary"}),
+    "transformer linear causal": ("transformer", {"d_ff": 32, "kind": "linear", "causal": True}),
+    "transformer band": ("transformer", {"d_ff": 32, "band": 3}),
+    "transformer band causal": ("transformer", {"d_ff": 32, "band": 3, "causal": True}),
+    "transformer conv": ("transformer", {"d_ff": 32, "conv": 5, "position": "rotary"}),
+    "transformer conv post": ("transformer", {"d_ff": 32, "conv": 5, "prenorm": False}),
+    "mega without ema": ("mega", {"d_hidden": 24, "d_attention": 8, "max_length": 64, "ema": False}),
+    "free causal": ("free", {"max_length": 64, "causal": True, "kernel_dropout": 0.0}),
+    "mingru causal": ("mingru", {"d_hidden": 12, "causal": True}),
     "gmlp causal": ("gmlp", {"d_hidden": 24, "max_length": 64, "causal": True}),
     "mega laplace": (
         "mega",
@@ -790,9 +899,16 @@ def test_bf16_autocast_agrees_with_float32(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_200_steps_at_the_papers_rate_stay_finite(name):
     model = small_model(name, depth=1)
-    lr = {"s4": 0.01, "s4d": 0.01, "dlr": 0.01, "sgconv": 0.01, "mega": 0.004, "s5": 0.004, "lru": 0.004}.get(
-        name, 0.001
-    )
+    lr = {
+        "s4": 0.01,
+        "free": 0.01,
+        "s4d": 0.01,
+        "dlr": 0.01,
+        "sgconv": 0.01,
+        "mega": 0.004,
+        "s5": 0.004,
+        "lru": 0.004,
+    }.get(name, 0.001)
     groups = [{"params": [p], "lr": getattr(p, "optim", {}).get("lr", lr)} for p in model.parameters()]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
     first = last = None
@@ -962,7 +1078,7 @@ def test_wrong_choices_are_named(wrong):
         models.SequenceModel(**{"block": "conv", "depth": 1, "d_model": 8, "vocab": 9, "classes": 2} | wrong)
 
 
-@pytest.mark.parametrize("name", ["gmlp", "mega", "s4", "sgconv", "transformer learned"])
+@pytest.mark.parametrize("name", ["gmlp", "mega", "s4", "sgconv", "free", "transformer learned"])
 def test_sequences_beyond_max_length_are_refused(name):
     with pytest.raises(ValueError, match="at most 64"):
         small_model(name)(*tokens_and_mask(65))
