@@ -121,9 +121,9 @@ def dlr_kernel(Lambda, W, L):
     return (as_complex(W) @ powers).real
 
 
-def state_space(u, pole, B, C, bidirectional):
+def state_space(u, log_pole, B, C, bidirectional):
     """S5 and LRU step by step."""
-    pole, B, C = torch.exp(torch.complex(*pole)), torch.complex(*B), torch.complex(*C)
+    pole = torch.exp(log_pole)
     v = u.to(B.dtype) @ B.T
     states = []
     for w in (v, v.flip(1))[: 1 + bidirectional]:
@@ -724,9 +724,9 @@ def transposing(network):
     """The same model with its convolutions as a tutorial writes them: Conv1d wants (B, D, L)."""
 
     def forward(block, x, mask):
-        z = block.norm(x) * mask.unsqueeze(-1)
+        z = block.norm(x, mask) * mask.unsqueeze(-1)
         z = F.relu(block.conv(z.transpose(1, 2)).transpose(1, 2))
-        return x + block.dropout(block.linear(z))
+        return x + block.drop(block.linear(z))
 
     for block in network.blocks:
         block.forward = functools.partial(forward, block)

@@ -75,7 +75,7 @@ TABLE_S4 = dict(
     weight_decay = (   0.05,    0.05,    0.05,    0.05,    0.03),
 )
 # S4D: the same with a diagonal matrix, and S4's start.
-TABLE_S4D = TABLE_S4 | dict(init = ("legs",) * 5)
+TABLE_S4D = TABLE_S4
 # S5: lindermanlab/S5; full GLU on Pathfinder and Retrieval (Appendix A.2).
 TABLE_S5 = dict(
     depth         = (          8,           6,           6,           6,           6),
@@ -258,8 +258,7 @@ def state_matrices(block):
         return pole, block.gamma_log.double().exp().unsqueeze(1) * B, C
     real = block.Lambda_real.clamp(max=-1e-4) if block.clip_eigs else block.Lambda_real
     step = block.log_step.double().exp()
-    pair = models.discretize((real.double(), block.Lambda_imag.double()), step, block.discretization)
-    pole, gain = (torch.complex(*z) for z in pair)
+    pole, gain = models.discretize(torch.complex(real.double(), block.Lambda_imag.double()), step, "zoh")
     return pole, gain.unsqueeze(1) * B, 2 * C
 
 

@@ -87,20 +87,10 @@ def full_precision(function):
     return wrapper
 
 
-def real_pair(z):
-    """(real, imaginary) of a complex tensor, or of a real one whose last axis holds them; at least
-    float32."""
-    return tuple(at_least_float32(part) for part in ((z.real, z.imag) if z.is_complex() else z.unbind(-1)))
-
-
-def multiply(a, b):
-    """Product of two complex numbers given as pairs (real, imaginary)."""
-    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
-
-
-def divide(a, b):
-    size = b[0] ** 2 + b[1] ** 2
-    return (a[0] * b[0] + a[1] * b[1]) / size, (a[1] * b[0] - a[0] * b[1]) / size
+def as_complex(z):
+    """A complex tensor, given as one or as a real one whose last axis holds (real, imaginary); at least
+    complex64."""
+    return z if z.is_complex() else torch.view_as_complex(at_least_float32(z).contiguous())
 
 
 def real_parameter(z):
@@ -252,13 +242,9 @@ def toeplitz_gate_conv(z, kernel, bias):
 
     y_t = sum_j kernel[j] z[t + M - j] + bias, a true convolution; channel h uses kernel and bias h mod C.
     """
-    H, C = z.shape[1], len(kernel)
-    if H % C:  # long_conv tiles whole periods only
-        index = torch.arange(H, device=z.device) % C
-        kernel, bias = kernel[index], bias[index]
     centre = kernel.shape[1] // 2
     y = long_conv(z, kernel[:, centre:], kernel[:, :centre].flip(-1))
-    return y + at_least_float32(bias).repeat(H // len(bias)).unsqueeze(-1)
+    return y + at_least_float32(bias).repeat(z.shape[1] // len(bias)).unsqueeze(-1)
 
 
 def chunked_conv1d(x, weight, bias=None, groups=1):
@@ -314,60 +300,62 @@ def chunked_conv1d(x, weight, bias=None, groups=1):
 # ------------------------------------------------------------------------------------------ kernel functions
 
 
-def power_sum(c, log_radius, angle, L):
-    """K[c, h, l] = Re sum_n c[c, h, n] exp(l (log_radius + i angle)[h, n]), l = 0 .. L - 1, by matrix
-    products.
+def power_sum(c, log_pole, L):
+    """K[c, h, l] = Re sum_n c[c, h, n] exp(l log_pole[h, n]), l = 0 .. L - 1, by matrix products.
 
-    c: pair (real, imaginary) of (Ch, H, n); log_radius, angle (H, n) -> (Ch, H, L). For real poles c is real
-    and angle None. With l = i T + j the exponential factors into c exp(a i T) times exp(a j): two tables of
-    about sqrt(L) columns and one batched real product, O(H n sqrt(L)) memory instead of O(H n L), and no less
-    exact.
+    c (Ch, H, n), log_pole (H, n), both complex or both real -> (Ch, H, L). With l = i T + j the exponential
+    factors into exp(i T log_pole) times exp(j log_pole): two tables of about sqrt(L) columns and one batched
+    real product, O(H n sqrt(L)) memory instead of O(H n L), and no less exact.
     """
-    rows = 1 if angle is None else 2
-    Ch, H, n = (c if angle is None else c[0]).shape
+    Ch, H, n = c.shape
     T = 1 << round(math.log2(max(1.0, L * Ch)) / 2)
     blocks = math.ceil(L / T)
-    i = T * torch.arange(blocks, device=log_radius.device, dtype=log_radius.dtype)
-    j = torch.arange(T, device=log_radius.device, dtype=log_radius.dtype)
-
-    left_radius = torch.exp(log_radius.unsqueeze(1) * i.unsqueeze(-1)).unsqueeze(1)  # (H, 1, blocks, n)
-    right_radius = torch.exp(log_radius.unsqueeze(-1) * j)  # (H, n, T)
-    if angle is None:
-        left, right = c.transpose(0, 1).unsqueeze(2) * left_radius, right_radius
+    left = power_table(log_pole, T * torch.arange(blocks, device=c.device))
+    left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
+    j = torch.arange(T, device=c.device)
+    if c.is_complex():
+        # Re(x y) = Re x Re y - Im x Im y. The short steps need no float64, and real tables are three times
+        # as fast on a CPU.
+        left = torch.cat([left.real, -left.imag], -1)
+        radius, angle = torch.exp(log_pole.real.unsqueeze(-1) * j), log_pole.imag.unsqueeze(-1) * j
+        right = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)  # (H, 2 n, T)
     else:
-        left_angle = (angle.unsqueeze(1) * i.unsqueeze(-1)).unsqueeze(1)
-        right_angle = angle.unsqueeze(-1) * j
-        real, imag = (part.transpose(0, 1).unsqueeze(2) for part in c)  # (H, Ch, 1, n)
-        cos, sin = left_radius * left_angle.cos(), left_radius * left_angle.sin()
-        # Re(x y) = Re x Re y - Im x Im y, with the minus sign on the left.
-        left = torch.cat([real * cos - imag * sin, -(real * sin + imag * cos)], -1)
-        right = torch.cat([right_radius * right_angle.cos(), right_radius * right_angle.sin()], 1)
-    K = torch.bmm(left.reshape(H, Ch * blocks, rows * n), right)
+        right = power_table(log_pole, j)
+    K = torch.bmm(left.flatten(1, 2), right)
     return K.view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
 
 
-def discretize(Lambda, dt, discretization):
-    """x' = Lambda x + v over steps dt -> (log pole, gain), pairs: x_t = exp(log pole) x_(t-1) + gain v_t.
+def power_table(log_pole, exponents):
+    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole.
 
-    "zoh" holds v constant over a step, "bilinear" is the trapezoidal rule. Lambda: pair; dt broadcasts.
+    The angles of complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 has an error
+    of 0.006. (Not on Apple's GPUs, which have no float64.)
     """
-    x, y = Lambda[0] * dt, Lambda[1] * dt
+    wide = torch.complex128 if log_pole.is_complex() and log_pole.device.type != "mps" else log_pole.dtype
+    return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
+
+
+def discretize(Lambda, dt, discretization):
+    """x' = Lambda x + v over steps dt -> (log pole, gain): x_t = exp(log pole) x_(t-1) + gain v_t.
+
+    "zoh" holds v constant over a step, "bilinear" is the trapezoidal rule. Lambda is complex; dt broadcasts.
+    """
+    z = Lambda * dt
     if discretization == "zoh":
-        # exp(z) - 1 from expm1 and the half angle: the plain difference cancels at the small steps of the
-        # start.
-        e = torch.exp(x)
-        minus_one = torch.expm1(x) * y.cos() - 2 * (y / 2).sin().square(), e * y.sin()
-        return (x, y), divide(minus_one, Lambda)
+        # (exp(z) - 1) / z, next to 0 by its series. expm1, because the difference cancels at the small steps
+        # of the start.
+        small = z.abs() < 1e-4
+        series = 1 + z / 2 * (1 + z / 3)
+        ratio = torch.where(small, series, torch.expm1(z) / torch.where(small, 1, z))
+        return z, dt * ratio
     if discretization == "bilinear":
-        a, b = 1 - x / 2, -y / 2  # 1 - z / 2
-        size = a.square() + b.square()
-        # log |1 + z / 2|^2 / |1 - z / 2|^2; by log1p, for small steps, but where the pole is close to 0.
-        above = (1 + x / 2).square() + b.square()
-        close = above < 0.25 * size
-        squared = torch.log1p(torch.where(close, 0 * x, 2 * x / size))
-        squared = torch.where(close, (above.clamp(min=1e-30) / size).log(), squared)
-        pole = 0.5 * squared, torch.atan2(y, 1 - (x.square() + y.square()) / 4)
-        return pole, (dt * a / size, -dt * b / size)
+        # log (1 + w) / (1 - w) is 2 artanh(w), exact for small steps; but near w = -1, where the pole is 0.
+        w = z / 2
+        close = (1 + w).abs() < 0.5 * (1 - w).abs()
+        log_pole = torch.where(
+            close, torch.log((1 + w + 1e-30) / (1 - w)), 2 * torch.where(close, 0, w).atanh()
+        )
+        return log_pole, dt / (1 - w)
     raise ValueError(f"discretization must be zoh or bilinear; got {discretization!r}")
 
 
@@ -377,10 +365,9 @@ def diagonal_kernel(Lambda, B, C, dt, L, discretization="zoh"):
 
     Lambda, B (H, n) complex, C (Ch, H, n) complex, dt (H,) -> (Ch, H, L) real. Source: Gu et al. 2022 (S4D).
     """
-    Lambda, B, C = real_pair(Lambda), real_pair(B), real_pair(C)
-    pole, gain = discretize(Lambda, at_least_float32(dt).unsqueeze(-1), discretization)
-    weights = multiply(C, multiply(gain, B))
-    return power_sum(tuple(2 * part for part in weights), *pole, L)
+    Lambda, B, C = as_complex(Lambda), as_complex(B), as_complex(C)
+    log_pole, gain = discretize(Lambda, at_least_float32(dt).unsqueeze(-1), discretization)
+    return power_sum(2 * C * (gain * B), log_pole, L)
 
 
 @full_precision
@@ -395,13 +382,7 @@ def ema_kernel(alpha, delta, beta, gamma, L):
     weights = p * beta * gamma / math.sqrt(p.shape[-1])
     below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
     forgotten = (p * torch.sigmoid(alpha)).clamp(max=below_1)
-    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), None, L)[0]
-
-
-def power_table(log_radius, angle, exponents):
-    """exp((log_radius + i angle) e): log_radius, angle (P,), exponents e (T,) -> pair of (P, T)."""
-    radius, phase = torch.exp(torch.outer(log_radius, exponents)), torch.outer(angle, exponents)
-    return radius * phase.cos(), radius * phase.sin()
+    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), L)[0]
 
 
 @full_precision
@@ -412,14 +393,12 @@ def dlr_kernel(Lambda, W, L):
     powers does, the product of two short tables, and the rest is a matrix product. Source: Gupta et al. 2022
     (DLR).
     """
-    (x, y), W = real_pair(Lambda), real_pair(W)
+    Lambda, W = as_complex(Lambda), as_complex(W)
     T = 1 << round(math.log2(L) / 2)
-    j = torch.arange(T, device=x.device, dtype=x.dtype)
-    i = T * torch.arange(math.ceil(L / T), device=x.device, dtype=x.dtype)
-    left, right = power_table(x, y, i), power_table(x, y, j)
-    table = multiply([part.unsqueeze(-1) for part in left], [part.unsqueeze(1) for part in right])
-    table = torch.cat([part.reshape(len(x), -1)[:, :L] for part in table])  # (2 N, L)
-    return torch.cat([W[0], -W[1]], -1) @ table
+    left = power_table(Lambda, T * torch.arange(math.ceil(L / T), device=W.device))
+    right = power_table(Lambda, torch.arange(T, device=W.device))
+    table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
+    return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
 
 @full_precision
@@ -442,65 +421,61 @@ def sgconv_kernel(sub_kernels, multiplier, L, init_scale=0):
 
 
 @full_precision
-def diagonal_scan(v, log_radius, angle, bidirectional=False):
-    """x_t = exp(log_radius + i angle) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once.
+def diagonal_scan(v, log_pole, bidirectional=False):
+    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once.
 
-    v (2, P, B, L): real and imaginary parts; log_radius, angle (P,) -> x (2, P, B, L), or, bidirectional,
-    (4, P, B, L): then the same recurrence from the end, x_t = pole x_(t+1) + v_t.
+    v (P, B, L), log_pole (P,), complex -> x (1, P, B, L), or, bidirectional, (2, P, B, L): then the same
+    recurrence from the end as well, x_t = pole x_(t+1) + v_t.
     The recurrence is a triangular Toeplitz matrix. In blocks of T positions it is a matrix product inside
     the blocks, and between them the same recurrence again, T times shorter: O(P B L T) operations at the
-    speed of matrix products, no power of a pole but decaying ones, no FFT, no complex number.
+    speed of real matrix products, no power of a pole but decaying ones, no FFT.
     """
-    _, P, B, L = v.shape
-    T, rows = min(32, L), 4 if bidirectional else 2
+    P, B, L = v.shape
+    T, rows = min(32, L), 2 if bidirectional else 1
     blocks = math.ceil(L / T)
-    powers = power_table(log_radius, angle, torch.arange(T + 1, device=angle.device, dtype=angle.dtype))
+    powers = power_table(log_pole, torch.arange(T + 1, device=v.device))
 
-    def toeplitz(row):  # (P, T) -> (P, T, T) with [s, t] = row[t - s], zero below the diagonal
-        return F.pad(row, (T - 1, 0)).unfold(1, T, 1).flip(1)
+    def real_form(m):  # complex (P, a, b) -> real (P, 2 a, 2 b), the same product for numbers as pairs
+        return torch.view_as_real(torch.stack([m, 1j * m], 2)).flatten(3).flatten(1, 2)
 
-    def real_form(a, b):  # [x, y] @ this = [x a - y b, x b + y a], the complex product for row vectors
-        return torch.cat([torch.cat([a, b], 2), torch.cat([-b, a], 2)], 1)
-
-    inside = [toeplitz(part[:, :T]) for part in powers]
+    # (P, T, T): [s, t] = pole^(t - s), zero below the diagonal. Its transpose goes the other way.
+    inside = F.pad(powers[:, :T], (T - 1, 0)).unfold(1, T, 1).flip(1)
     if bidirectional:
-        inside = torch.cat([real_form(*inside), real_form(*(part.mT for part in inside))], 2)
-    else:
-        inside = real_form(*inside)
-    if L % T:
-        v = F.pad(v, (0, -L % T))
-    v = v.view(2, P, B * blocks, T).permute(1, 2, 0, 3).reshape(P, B * blocks, 2 * T)
-    x = torch.bmm(v, inside)  # if every block started from nothing
+        inside = torch.cat([inside, inside.mT], 2)
+    v = F.pad(v, (0, -L % T)).reshape(P, B * blocks, T) if L % T else v.reshape(P, B * blocks, T)
+    x = torch.bmm(torch.view_as_real(v).flatten(2), real_form(inside))  # if every block began from nothing
     if blocks > 1:
         # What a block leaves behind, at its last position (from the end: its first), for the next one.
-        ends = x.view(P, B, blocks, rows, T).permute(3, 0, 1, 2, 4)
-        left = ends[:2, ..., -1]
+        ends = torch.view_as_complex(x.view(P, B, blocks, rows, T, 2))
+        left = ends[:, :, :, 0, -1]
         if bidirectional:
-            left = torch.cat([left, ends[2:, ..., 0].flip(-1)], 2)
-        carry = F.pad(diagonal_scan(left, T * log_radius, T * angle)[..., :-1], (1, 0))
+            left = torch.cat([left, ends[:, :, :, 1, 0].flip(2)], 1)
+        carry = F.pad(diagonal_scan(left, T * log_pole)[0, ..., :-1], (1, 0))  # (P, rows B, blocks)
+        onward = real_form(powers[:, None, 1:])  # (P, 2, 2 T)
         if bidirectional:
-            carry = torch.cat([carry[:, :, :B], carry[:, :, B:].flip(-1)])
-        carry = carry.reshape(rows, P, B * blocks).permute(1, 2, 0)  # (P, B blocks, rows)
-        onward = real_form(*(part[:, None, 1:] for part in powers))  # (P, 2, 2 T)
-        if bidirectional:
-            back = real_form(*(part[:, None, 1:].flip(2) for part in powers))
+            carry = torch.stack([carry[:, :B], carry[:, B:].flip(2)], -1)
+            back = real_form(powers[:, None, 1:].flip(2))
             onward = torch.cat([F.pad(onward, (0, 2 * T)), F.pad(back, (2 * T, 0))], 1)
+        carry = torch.view_as_real(carry).reshape(P, B * blocks, 2 * rows)
         x = torch.baddbmm(x, carry, onward)
-    return x.view(P, B, blocks, rows, T).permute(3, 0, 1, 2, 4).reshape(rows, P, B, blocks * T)[..., :L]
+    x = torch.view_as_complex(x.view(P, B, blocks, rows, T, 2))
+    return x.permute(3, 0, 1, 2, 4).flatten(3)[..., :L]
 
 
-def state_space(u, pole, B, C, bidirectional):
-    """y = Re(C x), x_t = exp(pole) x_(t-1) + B u_t; bidirectional: the same pole and B twice, C = [C1, C2].
+def state_space(u, log_pole, B, C, bidirectional):
+    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: the same pole and B twice, C = [C1,
+    C2].
 
-    u (B, L, H); pairs pole (P,), B (P, H), C (H, P), or (H, 2 P) -> (B, L, H). Both directions include
+    u (B, L, H); log_pole (P,), B (P, H), C (H, P), or (H, 2 P), complex -> (B, L, H). Both directions include
     position t.
     """
     batch, L, H = u.shape
-    v = (torch.cat(B) @ u.reshape(-1, H).T).view(2, -1, batch, L)
-    states = diagonal_scan(v, *pole, bidirectional).reshape(-1, batch * L)  # (2 P or 4 P, B L)
-    # Per direction real parts, then imaginary ones.
-    C = torch.stack([part.unflatten(1, (-1, len(pole[0]))) for part in (C[0], -C[1])], 2).flatten(1)
-    return (states.T @ C.T).view(batch, L, -1)
+    v = torch.cat([B.real, B.imag]) @ u.reshape(-1, H).T
+    v = torch.complex(*v.view(2, -1, batch, L))
+    x = diagonal_scan(v, log_pole, bidirectional).reshape(C.shape[1], batch * L)
+    x = torch.view_as_real(x).transpose(1, 2).flatten(0, 1)  # (2 P or 4 P, B L)
+    C = torch.stack([C.real, -C.imag], 2).flatten(1)
+    return (x.T @ C.T).view(batch, L, -1)
 
 
 @full_precision
@@ -510,10 +485,10 @@ def s5_apply(u, Lambda, B, C, D, log_step, bidirectional=False, discretization="
     u (B, L, H), Lambda (P,), B (P, H), C (H, P), or (H, 2 P) = [C1, C2] when bidirectional, D (H,), log_step
     (P,) -> (B, L, H). One step size per state. Source: Smith et al. 2022 (S5).
     """
-    u, Lambda, B, C = at_least_float32(u), real_pair(Lambda), real_pair(B), real_pair(C)
-    pole, gain = discretize(Lambda, at_least_float32(log_step).exp(), discretization)
-    B = multiply([part.unsqueeze(-1) for part in gain], B)
-    return state_space(u, pole, B, [2 * part for part in C], bidirectional) + at_least_float32(D) * u
+    u, Lambda, B, C = at_least_float32(u), as_complex(Lambda), as_complex(B), as_complex(C)
+    log_pole, gain = discretize(Lambda, at_least_float32(log_step).exp(), discretization)
+    y = state_space(u, log_pole, gain.unsqueeze(-1) * B, 2 * C, bidirectional)
+    return y + at_least_float32(D) * u
 
 
 @full_precision
@@ -524,11 +499,10 @@ def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
     gamma_log (N,), B (N, H), C (H, N), or (H, 2 N) when bidirectional, D (H,) -> (B, L, H).
     Source: Orvieto et al. 2023 (LRU).
     """
-    u, B, C = at_least_float32(u), real_pair(B), real_pair(C)
-    pole = -at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp()
-    scale = at_least_float32(gamma_log).exp().unsqueeze(-1)
-    y = state_space(u, pole, [scale * part for part in B], C, bidirectional)
-    return y + at_least_float32(D) * u
+    u, B, C = at_least_float32(u), as_complex(B), as_complex(C)
+    log_pole = torch.complex(-at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp())
+    B = at_least_float32(gamma_log).exp().unsqueeze(-1) * B
+    return state_space(u, log_pole, B, C, bidirectional) + at_least_float32(D) * u
 
 
 # ------------------------------------------------------------------------------------------ S4
@@ -551,13 +525,14 @@ def legs_basis(N):
     return torch.complex(torch.full_like(w, -0.5), w), V, V.mH @ p.to(V.dtype), V.mH @ b.to(V.dtype)
 
 
-def hippo_legs(N):
-    """S4's start: Lambda, P, B (N / 2,) complex128, the half of negative imaginary part, |Im B| <= 2.
+def hippo_legs(N, clip=None):
+    """S4's start: Lambda, P, B (N / 2,) complex128, the half of negative imaginary part.
 
-    The clamp is in the authors' code only: it changes 11 of the 32 entries of B for N = 64.
+    clip=2 keeps |Im B| <= 2, as S4's code does from version 4 on. It changes 11 of the 32 entries of B for
+    N = 64. Version 3, whose results both papers compare with, has no such limit.
     """
     Lambda, _, P, B = legs_basis(N)
-    return Lambda, P, torch.complex(B.real, B.imag.clamp(-2, 2))
+    return Lambda, P, B if clip is None else torch.complex(B.real, B.imag.clamp(-clip, clip))
 
 
 def dplr_c_tilde(Lambda, P, C, dt, L):
@@ -639,7 +614,7 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     with the denominators of CauchySum: all sums over j are real. O(Ch H n L).
     Source: Gu et al. 2021 (S4), Appendix C.
     """
-    Lambda, P, B, C = (real_pair(z) for z in (Lambda, P, B, C_tilde))
+    Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
     dt = at_least_float32(dt)
     # Angles in float64: as float32 powers of omega_1 they would cost the kernel three digits.
     place = dt.device if dt.device.type != "mps" else "cpu"  # Apple's GPUs have no float64
@@ -647,19 +622,13 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     s, c = (f(theta / 2).to(dt.dtype).to(dt.device) for f in (torch.sin, torch.cos))
     turn = torch.complex(c, s)  # e^(i theta / 2)
 
-    conjugate_P = P[0], -P[1]
     # Everything that reads a pole as rows of one tensor: [C B; C P; B P*; P P*], (2 Ch + 2, H, n).
-    left = [torch.cat([c_part, c_part, b[None], p[None]]) for c_part, b, p in zip(C, B, P)]
-    rows = len(C[0])
-    right = [
-        torch.cat([b.expand(rows, -1, -1), p.expand(rows, -1, -1), q[None], q[None]])
-        for b, p, q in zip(B, P, conjugate_P)
-    ]
-    v = multiply(left, right)
-    v_Lambda = v[0] * Lambda[0] + v[1] * Lambda[1]  # Re(v Lambda*)
+    rows = len(C)
+    v = torch.cat([C * B, C * P, torch.stack([B, P]) * P.conj()])
     step = dt.unsqueeze(-1)
-    size = step.square() * (Lambda[0].square() + Lambda[1].square())
-    sums = CauchySum.apply(torch.cat([v[0], v_Lambda]).transpose(0, 1), size, step * Lambda[0], s, c)
+    size = step.square() * (Lambda.real.square() + Lambda.imag.square())
+    values = torch.cat([v.real, (v * Lambda.conj()).real]).transpose(0, 1)
+    sums = CauchySum.apply(values, size, step * Lambda.real, s, c)
     sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, F)
     plain, times_Lambda = sums.chunk(2)
     R = (2 * step * turn) * (1j * s * plain - (0.5 * step * c) * times_Lambda)
@@ -706,8 +675,9 @@ def sinusoidal_positions(L, width, base=10000.0):
 
 
 class Attention(nn.Module):
-    """Multi-head softmax attention, softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
+    """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
+    kind          "softmax", or "linear": see linear_attention. O(L D^2 / heads)
     rotary        None; "full": paper A's, over the full width before the split into heads, so that the first
                   head turns fast and the last one slowly; "heads": the usual one, every head with all
                   frequencies (paper B)
@@ -716,19 +686,27 @@ class Attention(nn.Module):
     window        None, or block-local attention for Path-X: the sequence is cut into blocks of this length
                   and each position attends to its own block, the previous and (unless causal) the next one.
                   O(L window D).
+    band          None, or an exact window: position t attends to t - band .. t + band. Meant for L <= 1,024:
+                  all scores are made, the others masked
     Linear maps with bias, torch's default init. deviation: paper B's code starts q, k, v and o with one and
     the same matrix and lets its Transformer attend to padding; both are accidents.
     """
 
     def __init__(
-        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None
-    ):
+        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None,
+        kind="softmax", band=None,
+    ):  # fmt: skip
         super().__init__()
         if d_model % heads:
             raise ValueError(f"d_model must be divisible by heads; got {d_model} and {heads}")
         if rotary not in (None, "full", "heads"):
             raise ValueError(f"rotary must be None, 'full' or 'heads'; got {rotary!r}")
+        if kind not in ("softmax", "linear"):
+            raise ValueError(f"kind must be softmax or linear; got {kind!r}")
+        if (window is not None) + (band is not None) + (kind == "linear") > 1:
+            raise ValueError("of window, band and kind='linear' only one can be chosen")
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
+        self.kind, self.band = kind, band
         self.qkv_linear = nn.Linear(d_model, 3 * d_model)
         self.output_linear = nn.Linear(d_model, d_model)
         width = d_model // heads if rotary == "heads" else d_model
@@ -746,7 +724,18 @@ class Attention(nn.Module):
         if self.rotary == "heads":
             qk = rotate(qk, self.theta)
         q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
-        if self.window is not None:
+        if self.kind == "linear":
+            y = linear_attention(q, k, v, mask, self.causal)
+        elif self.band is not None:
+            t = torch.arange(x.shape[1], device=x.device)
+            lag = t.unsqueeze(1) - t
+            allowed = (lag <= self.band) & (lag >= (0 if self.causal else -self.band))
+            if not surely_full(
+                mask
+            ):  # each position sees at least itself: some kernels answer no key with NaN
+                allowed = (allowed & mask.unsqueeze(1) | (lag == 0)).unsqueeze(1)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+        elif self.window is not None:
             y = local_attention(q, k, v, mask, self.window, self.causal)
         elif self.causal:  # padding is a suffix: no real position sees it
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -799,6 +788,28 @@ def local_attention(q, k, v, mask, block, causal=False):
     return y.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :L]
 
 
+@full_precision
+def linear_attention(q, k, v, mask, causal=False):
+    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s (causal: s <= t).
+
+    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). O(L d^2): the sums over s are
+    made once for all t; with causal once for each block of 64 positions, and inside a block all pairs.
+    Source: Katharopoulos et al. 2020.
+    """
+    q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
+    k = k * mask[:, None, :, None]
+    v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
+    if causal:
+        L = v.shape[2]
+        q, k, v = (F.pad(x, (0, 0, 0, -L % 64)).unflatten(2, (-1, 64)) for x in (q, k, v))
+        before = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, heads, blocks, d, d + 1)
+        y = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :L]
+    else:
+        y = q @ (k.mT @ v)
+    # An empty sequence has no key at all.
+    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)
+
+
 # ------------------------------------------------------------------------------------------ blocks
 
 
@@ -807,20 +818,22 @@ class ResidualBlock(nn.Module):
 
     norm         "layer", "batch" or "scale", see Norm; norm_momentum is that of batch norm's running averages
     dropout      probability; tie_dropout draws one mask for all positions (S4 on images, S5)
-    mix reads zeros at padding positions.
+    mix reads zeros at padding positions. deviation: S5, LRU and DLR read there what the norm makes of padding
+    in the authors' code.
     """
 
     def __init__(
         self, d_model, norm="layer", prenorm=True, dropout=0.0, tie_dropout=False, norm_momentum=0.1
     ):
         super().__init__()
-        self.prenorm, self.dropout, self.tie_dropout = prenorm, dropout, tie_dropout
+        self.norm_place = "pre" if prenorm else "post"
+        self.dropout, self.tie_dropout = dropout, tie_dropout
         self.norm = Norm(norm, d_model, norm_momentum)
 
     def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        z = zero_padding(self.norm(x, mask) if self.prenorm else x, mask)
+        z = zero_padding(self.norm(x, mask) if self.norm_place == "pre" else x, mask)
         x = x + self.drop(self.mix(z, mask))
-        return x if self.prenorm else self.norm(x, mask)
+        return self.norm(x, mask) if self.norm_place == "post" else x
 
     def drop(self, x):
         if not self.tie_dropout:
@@ -828,27 +841,30 @@ class ResidualBlock(nn.Module):
         return x * F.dropout(torch.ones_like(x[:, :1]), self.dropout, self.training)
 
 
-class ConvBlock(nn.Module):
+class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
+    norm_place  where the layer norm stands, which the paper does not say:
+                "pre"    x + W ReLU(conv(LN(x))), our reading
+                "post"   LN(x + W ReLU(conv(x)))
+                "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
     Each position sees K // 2 neighbours on each side. Costs O(L K D H / groups), less for long kernels on a
-    CPU. The paper does not say where the norm stands; prenorm is our reading. Sources: paper A,
-    Section 8, Appendix A.2 and Table 7.
+    CPU. Sources: paper A, Section 8, Appendix A.2 and Table 7.
 
     Raises ValueError for an even or non-positive kernel: only odd kernels reach equally far to both sides.
     """
 
-    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0):
-        super().__init__()
+    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
+        if norm_place not in ("pre", "post", "after"):
+            raise ValueError(f"norm_place must be pre, post or after; got {norm_place!r}")
         if kernel < 1 or kernel % 2 == 0:
             raise ValueError(f"kernel must be odd and positive, to be centred on a position; got {kernel}")
-        self.norm = nn.LayerNorm(d_model)
+        super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
+        self.norm_place = norm_place
         self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
         self.linear = nn.Linear(d_hidden, d_model)
-        self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        z = zero_padding(self.norm(x), mask)
+    def mix(self, z, mask):
         # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
         long = self.conv.kernel_size[0] >= (7 if self.conv.groups <= 16 else 41)
         if z.device.type == "cpu" and long:
@@ -859,31 +875,44 @@ class ConvBlock(nn.Module):
             z = z.transpose(1, 2).unsqueeze(2)  # (B, D, 1, L)
             z = F.conv2d(z, weight, self.conv.bias, padding=padding, groups=self.conv.groups)
             z = z.squeeze(2).transpose(1, 2)  # (B, L, H)
-        return x + self.dropout(self.linear(F.relu(z)))
+        if self.norm_place == "after":
+            z = self.norm(z, mask)
+        return self.linear(F.relu(z))
 
 
 class TransformerBlock(nn.Module):
     """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
-    heads, rotary, disable_half, base, causal, window: see Attention. Dropout on both residual branches, none
-    inside the feed-forward layer, as in paper A's code. O(L^2 D + L D F). Sources: paper A, Table 5; paper B,
-    Section 3.
+    conv        None, or taps of a centred convolution in front of the attention, each channel by itself, with
+                its own norm and residual connection: x + conv(LN(x)). Not causal
+    attention   a module to take the place of Attention, whose arguments are the **options
+    Dropout on both residual branches, none inside the feed-forward layer, as in paper A's code.
+    O(L^2 D + L D F). Sources: paper A, Table 5; paper B, Section 3.
     """
 
     def __init__(
-        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", **attention
-    ):
+        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", conv=None,
+        attention=None, **options,
+    ):  # fmt: skip
         super().__init__()
         if activation not in ("relu", "gelu"):
             raise ValueError(f"activation must be relu or gelu; got {activation!r}")
         self.activation, self.prenorm, self.dropout = getattr(F, activation), prenorm, dropout
         self.norm1, self.norm2 = Norm(norm, d_model), Norm(norm, d_model)
-        self.attention = Attention(d_model, **attention)
+        self.attention = attention or Attention(d_model, **options)
         self.input_linear = nn.Linear(d_model, d_ff)
         self.output_linear = nn.Linear(d_ff, d_model)
+        if conv is not None and (conv % 2 == 0 or options.get("causal")):
+            raise ValueError(f"conv must be odd, and the attention not causal; got {conv}")
+        self.conv = conv and nn.Conv1d(d_model, d_model, conv, padding=conv // 2, groups=d_model)
+        self.norm_conv = conv and Norm(norm, d_model)
 
     def forward(self, x, mask):
+        if self.conv:
+            z = zero_padding(self.norm_conv(x, mask) if self.prenorm else x, mask)
+            x = x + self.drop(self.conv(z.mT).mT)
+            x = x if self.prenorm else self.norm_conv(x, mask)
         if self.prenorm:
             x = x + self.drop(self.attention(self.norm1(x, mask), mask))
             return x + self.drop(self.feed_forward(self.norm2(x, mask)))
@@ -906,7 +935,7 @@ class GMLPBlock(ResidualBlock):
     Init: taps N(0, 1e-5^2), bias 1. The convolution is scaled by a constant 1 / sqrt(n_fft), n_fft the power
     of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
     within a few steps of AdamW. Since LN removes the constant bias and its eps swallows the rest, the block
-    starts close to the identity. deviation: their factor follows each batch's length, ours max_length.
+    starts close to the identity.
     O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
@@ -948,11 +977,11 @@ class KernelBlock(ResidualBlock):
 
     kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
     (lags -1, -2, ...). Dropout after GELU, on the output and, with drop_convolution, after the convolution
-    (S4's own code; neither SGConv's and DLR's nor paper B's). Skip D ~ N(0, 1); W: H -> 2 H in torch's
-    default init. O(H L log L + L H^2) plus the kernel.
+    (S4's code from version 4 on; not the version behind the papers' results). Skip D ~ N(0, 1); W: H -> 2 H
+    in torch's default init. O(H L log L + L H^2) plus the kernel.
     """
 
-    def __init__(self, d_model, causal=False, drop_convolution=True, **residual):
+    def __init__(self, d_model, causal=False, drop_convolution=False, **residual):
         super().__init__(d_model, **residual)
         self.rows, self.drop_convolution = 1 if causal else 2, drop_convolution
         self.skip_weight = nn.Parameter(torch.randn(d_model))
@@ -983,6 +1012,7 @@ class S4Block(KernelBlock):
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h = exp(log_dt_h), log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr, c_lr: of dt, C; None = that of the run. Only C decays
+    clip        limit of |Im B| at the start, see hippo_legs; None (both papers) or 2 (S4's version 4)
     Re Lambda = -exp(log_A_real), C ~ complex normal and stored as C~ = C (I - Abar^max_length), computed once
     in float64. Both directions share all but C. O(N H L) for the kernel. Source: Gu et al. 2021;
     state-spaces/s4.
@@ -990,12 +1020,12 @@ class S4Block(KernelBlock):
 
     def __init__(
         self, d_model, d_state=64, max_length=1024, n_ssm=None, dt_min=0.001, dt_max=0.1,
-        ssm_lr=0.001, dt_lr=None, c_lr=None, **block,
+        ssm_lr=0.001, dt_lr=None, c_lr=None, clip=None, **block,
     ):  # fmt: skip
         super().__init__(d_model, **block)
         self.max_length = max_length
         copies = copies_of(n_ssm, d_model)
-        Lambda, P, B = (z.repeat(copies, 1) for z in hippo_legs(d_state))
+        Lambda, P, B = (z.repeat(copies, 1) for z in hippo_legs(d_state, clip))
         log_dt = log_uniform(dt_min, dt_max, d_model)
         C = torch.view_as_complex(complex_normal(self.rows, d_model, d_state // 2))
         index = torch.arange(d_model) % copies
@@ -1011,9 +1041,9 @@ class S4Block(KernelBlock):
     def kernel(self, L):
         if L > self.max_length:
             raise ValueError(f"S4 was built for sequences of at most {self.max_length} positions; got {L}")
-        Lambda = torch.stack([-self.log_A_real.exp(), self.A_imag], -1)
+        Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
         repeats = len(self.log_dt) // len(Lambda)
-        shared = (z.repeat(repeats, 1, 1) for z in (Lambda, self.P, self.B))
+        shared = (as_complex(z).repeat(repeats, 1) for z in (Lambda, self.P, self.B))
         K = dplr_kernel(*shared, self.kernel_C, self.log_dt.exp(), self.max_length)
         return K[..., :L]
 
@@ -1026,23 +1056,22 @@ def copies_of(n_ssm, features):
 
 
 class S4DBlock(KernelBlock):
-    """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n).
+    """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
-    init            of Lambda, real part -1/2: "lin" (imaginary part -pi n), "inv" (-(N/pi) (N / (2n+1) - 1)),
-                    "legs" (S4's), or "real" (Lambda = -(n + 1)). B starts at 1, for "legs" at S4's
-    discretization  "zoh" or "bilinear"
+    Lambda starts at S4's, B at 1; with clip=2 at S4's B with |Im B| <= 2 (S4's code from version 4 on).
     Other arguments, learning rates and the sharing between directions as in S4Block. O(N H L) as a matrix
-    product. Source: Gu et al. 2022 (S4D); state-spaces/s4.
+    product. Source: Gu et al. 2022 (S4D), the start "legs"; state-spaces/s4.
     """
 
     def __init__(
-        self, d_model, d_state=64, init="lin", discretization="zoh", n_ssm=None, dt_min=0.001, dt_max=0.1,
-        ssm_lr=0.001, dt_lr=None, c_lr=None, **block,
+        self, d_model, d_state=64, n_ssm=None, dt_min=0.001, dt_max=0.1, ssm_lr=0.001, dt_lr=None, c_lr=None,
+        clip=None, **block,
     ):  # fmt: skip
         super().__init__(d_model, **block)
-        self.discretization = discretization
-        copies = copies_of(n_ssm, d_model)
-        Lambda, B = (z.repeat(copies, 1) for z in s4d_start(init, d_state))
+        Lambda, _, B = hippo_legs(d_state, clip)
+        if clip is None:
+            B = torch.ones_like(B)
+        Lambda, B = (z.repeat(copies_of(n_ssm, d_model), 1) for z in (Lambda, B))
         self.log_dt = nn.Parameter(log_uniform(dt_min, dt_max, d_model))
         self.log_A_real = nn.Parameter((-Lambda.real).log().to(self.log_dt.dtype))
         self.A_imag = nn.Parameter(Lambda.imag.to(self.log_dt.dtype))
@@ -1053,26 +1082,10 @@ class S4DBlock(KernelBlock):
         own_optimizer([self.kernel_C], c_lr, weight_decay=None)
 
     def kernel(self, L):
-        Lambda = torch.stack([-self.log_A_real.exp(), self.A_imag], -1)
+        Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
         repeats = len(self.log_dt) // len(Lambda)
-        Lambda, B = Lambda.repeat(repeats, 1, 1), self.B.repeat(repeats, 1, 1)
-        return diagonal_kernel(Lambda, B, self.kernel_C, self.log_dt.exp(), L, self.discretization)
-
-
-def s4d_start(init, N):
-    """S4D's initial Lambda and B (N / 2,) complex128."""
-    k = torch.arange(N // 2, dtype=torch.float64)
-    if init == "legs":
-        Lambda, _, B = hippo_legs(N)
-        return Lambda, B
-    if init == "real":
-        Lambda = torch.complex(-(k + 1), torch.zeros_like(k))
-    elif init in ("lin", "inv"):
-        w = math.pi * k if init == "lin" else (N / math.pi) * (N / (2 * k + 1) - 1)
-        Lambda = torch.complex(torch.full_like(k, -0.5), -w)
-    else:
-        raise ValueError(f"init must be lin, inv, legs or real; got {init!r}")
-    return Lambda, torch.ones_like(Lambda)
+        Lambda, B = Lambda.repeat(repeats, 1), self.B.repeat(repeats, 1, 1)
+        return diagonal_kernel(Lambda, B, self.kernel_C, self.log_dt.exp(), L)
 
 
 class DLRBlock(KernelBlock):
@@ -1085,14 +1098,14 @@ class DLRBlock(KernelBlock):
     """
 
     def __init__(self, d_model, d_state=1024, dt_min=0.0001, dt_max=0.1, ssm_lr=0.0001, **block):
-        super().__init__(d_model, drop_convolution=False, **block)
+        super().__init__(d_model, **block)
         self.A_root = nn.Parameter((0.5 * log_uniform(dt_min, dt_max, d_state).exp()).sqrt())
         self.A_imag = nn.Parameter(torch.arange(d_state) * (2 * math.pi / d_state))
         self.W = nn.Parameter(torch.randn(self.rows, d_model, d_state, 2) / d_state)
         own_optimizer([self.A_root, self.A_imag, self.W], ssm_lr)
 
     def kernel(self, L):
-        return dlr_kernel(torch.stack([-self.A_root.square(), self.A_imag], -1), self.W, L)
+        return dlr_kernel(torch.complex(-self.A_root.square(), self.A_imag), self.W, L)
 
 
 class SGConvBlock(KernelBlock):
@@ -1102,31 +1115,19 @@ class SGConvBlock(KernelBlock):
     decay           (first, last) of the H weights' base m_h, linearly spaced: sub-kernel i has weight
                     m_h^(S - 1 - i) before normalisation, that is m_h^-i up to a constant
     position_decay  instead of it, weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
-    init            "randn", or "cos": cos(2 pi i x) on [0, 1], i the feature's place in a random order of the
-                    features, drawn anew for each sub-kernel
     Taps are divided by the norm of the initial kernel, over its full length, per row and feature: a buffer.
-    deviation: we fix it when the model is built, the authors at the first forward pass (the same value).
     kernel_lr is that of the taps, which decay. O(H L). Source: Li et al. 2022; ctlllll/SGConv.
     """
 
     def __init__(
-        self, d_model, kernel_dim=32, max_length=1024, decay=(2.0, 2.0), position_decay=None, init="randn",
-        init_scale=0, kernel_lr=0.001, **block,
+        self, d_model, kernel_dim=32, max_length=1024, decay=(2.0, 2.0), position_decay=None, init_scale=0,
+        kernel_lr=0.001, **block,
     ):  # fmt: skip
-        super().__init__(d_model, drop_convolution=False, **block)
-        if init not in ("randn", "cos"):
-            raise ValueError(f"init must be randn or cos; got {init!r}")
+        super().__init__(d_model, **block)
         self.init_scale, self.position_decay = init_scale, position_decay
         scales = 1 + math.ceil(math.log2(max_length / kernel_dim)) - init_scale
         self.full_length = kernel_dim << (scales - 1 + init_scale)
-        shape = scales, self.rows, d_model, kernel_dim
-        if init == "randn":
-            taps = torch.randn(shape)
-        else:
-            order = torch.argsort(torch.rand(scales, 1, d_model, 1), 2).expand(shape)
-            wave = 2 * math.pi * torch.arange(d_model).unsqueeze(1) * torch.linspace(0, 1, kernel_dim)
-            taps = wave.cos().expand(shape).gather(2, order)
-        self.kernel_taps = nn.Parameter(taps)
+        self.kernel_taps = nn.Parameter(torch.randn(scales, self.rows, d_model, kernel_dim))
         own_optimizer([self.kernel_taps], kernel_lr, weight_decay=None)
         multiplier = torch.linspace(*decay, d_model) if position_decay is None else torch.ones(d_model)
         self.register_buffer("multiplier", multiplier, persistent=False)
@@ -1143,6 +1144,99 @@ class SGConvBlock(KernelBlock):
         if self.position_decay is not None:
             K = K * torch.arange(1, L + 1, device=K.device, dtype=K.dtype).pow(-self.position_decay)
         return K * self.kernel_scale
+
+
+class FreeBlock(KernelBlock):
+    """S4's block with free taps: k = sign(w) max(|w| - threshold, 0), w for each row, channel and lag.
+
+    max_length      taps of each row; longer sequences are refused
+    threshold       lambda of the soft threshold: most taps start at zero
+    kernel_dropout  probability that a tap is left out of a training step (the others grow accordingly)
+    Init: w ~ N(0, 0.002^2). kernel_lr is that of the taps, which do not decay. O(H L log L).
+    Source: Fu et al. 2023 ("Simple Hardware-Efficient Long Convolutions"); HazyResearch/safari.
+    """
+
+    def __init__(
+        self, d_model, max_length=1024, threshold=0.003, kernel_dropout=0.2, kernel_lr=0.001, **block
+    ):
+        super().__init__(d_model, **block)
+        self.max_length, self.threshold, self.kernel_dropout = max_length, threshold, kernel_dropout
+        self.kernel_taps = nn.Parameter(0.002 * torch.randn(self.rows, d_model, max_length))
+        own_optimizer([self.kernel_taps], kernel_lr)
+
+    def kernel(self, L):
+        if L > self.max_length:
+            raise ValueError(
+                f"the free taps were made for sequences of at most {self.max_length} positions; got {L}"
+            )
+        K = F.softshrink(self.kernel_taps[..., :L], self.threshold)
+        return F.dropout(K, self.kernel_dropout, self.training)
+
+
+class LinearScan(torch.autograd.Function):
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H).
+
+    Neighbours are joined in pairs: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is the
+    same recurrence at half the length. O(B L H) operations in log2(L) rounds. Only products are made, so
+    that 0 <= a <= 1 cannot overflow.
+    """
+
+    @staticmethod
+    def scan(a, b):
+        L = a.shape[1]
+        if L == 1:
+            return b
+        if L % 2:
+            a, b = F.pad(a, (0, 0, 0, 1)), F.pad(b, (0, 0, 0, 1))
+        (a_even, a_odd), (b_even, b_odd) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
+        odd = LinearScan.scan(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
+        even = torch.addcmul(b_even, a_even, F.pad(odd[:, :-1], (0, 0, 1, 0)))
+        return torch.stack([even, odd], 2).flatten(1, 2)[:, :L]
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = LinearScan.scan(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        a, x = ctx.saved_tensors
+        # The gradient runs the other way: g_t = a_(t+1) g_(t+1) + grad_t.
+        later = F.pad(a[:, 1:], (0, 0, 0, 1))
+        g = LinearScan.scan(later.flip(1), grad.flip(1)).flip(1)
+        return g * F.pad(x[:, :-1], (0, 0, 1, 0)), g
+
+
+class MinGRUBlock(ResidualBlock):
+    """minGRU in both directions: h_t = (1 - z_t) h_(t-1) + z_t c_t, z = sigma(W_z x), c = W_c x, then
+    GLU(W GELU([h forward; h backward])).
+
+    d_hidden  H, the width of h in each direction, each with maps of its own. Linear maps: torch's default
+    init. causal: forward only. The gates depend on the input, so there is no kernel: what a position forgets
+    is the layer's choice. O(L D H). Source: Feng et al. 2024 ("Were RNNs All We Needed?").
+    """
+
+    def __init__(self, d_model, d_hidden=256, causal=False, **residual):
+        super().__init__(d_model, **residual)
+        self.rows, self.d_hidden = 1 if causal else 2, d_hidden
+        self.input_linear = nn.Linear(d_model, 2 * self.rows * d_hidden)
+        self.output_linear = nn.Linear(self.rows * d_hidden, 2 * d_model)
+
+    def mix(self, x, mask):
+        z, c = at_least_float32(self.input_linear(x)).chunk(2, -1)
+        z = zero_padding(torch.sigmoid(z), mask)  # closed at padding, which the way back meets first
+        a, b = 1 - z, z * c
+        if self.rows == 2:
+            a, b = (self.turned(part) for part in (a, b))
+        h = LinearScan.apply(a, b)
+        h = self.turned(h) if self.rows == 2 else h
+        return F.glu(self.output_linear(self.drop(F.gelu(h))))
+
+    def turned(self, x):
+        """The second half of the channels from the end to the beginning."""
+        return torch.cat([x[..., : self.d_hidden], x[..., self.d_hidden :].flip(1)], -1)
 
 
 def lecun_normal_(weight, fan_in):
@@ -1163,7 +1257,7 @@ class S5Block(ResidualBlock):
 
     d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
     activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
-                    sigma(W2 q), "gelu" q
+                    sigma(W2 q)
     c_init          "lecun", "trunc" or "complex"; their scales differ by up to sqrt(H P)
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
@@ -1171,23 +1265,24 @@ class S5Block(ResidualBlock):
     dt_global       log_step at the learning rate of the run instead of ssm_lr
     Both directions share all but C and both include position t. GELU in its tanh form, dropout tied over
     time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H). Source: Smith et
-    al. 2022; lindermanlab/S5. deviation: the authors' code decays norms, biases and with dt_global log_step
-    too; ours leaves that to the recipe of the run.
+    al. 2022; lindermanlab/S5.
+    deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
+    recipe of the run.
+    deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
     """
 
     def __init__(
-        self, d_model, d_state=256, blocks=1, activation="half_glu1", c_init="lecun", discretization="zoh",
+        self, d_model, d_state=256, blocks=1, activation="half_glu1", c_init="lecun",
         dt_min=0.001, dt_max=0.1, clip_eigs=False, causal=False, ssm_lr=0.001, fast_B=False, dt_global=False,
         norm="batch", dropout=0.0, norm_momentum=0.05, **residual,
     ):  # fmt: skip
         residual |= {"norm": norm, "dropout": dropout, "norm_momentum": norm_momentum}
         super().__init__(d_model, tie_dropout=True, **residual)
-        if activation not in ("half_glu1", "half_glu2", "full_glu", "gelu"):
-            raise ValueError(f"activation must be half_glu1, half_glu2, full_glu or gelu; got {activation!r}")
+        if activation not in ("half_glu1", "half_glu2", "full_glu"):
+            raise ValueError(f"activation must be half_glu1, half_glu2 or full_glu; got {activation!r}")
         if d_state % (2 * blocks):
             raise ValueError(f"d_state must be divisible by 2 * blocks; got {d_state} and {blocks}")
-        self.discretization, self.causal = discretization, causal
-        self.activation, self.clip_eigs = activation, clip_eigs
+        self.causal, self.activation, self.clip_eigs = causal, activation, clip_eigs
         P, rows = d_state // 2, 1 if causal else 2
         Lambda, V, _, _ = legs_basis(d_state // blocks)
         V = torch.block_diag(*[V] * blocks).to(torch.complex64)  # (2 P, P)
@@ -1206,8 +1301,7 @@ class S5Block(ResidualBlock):
         self.log_step = nn.Parameter(log_uniform(dt_min, dt_max, P))
         self.B_weight, self.C_weight = real_parameter(B), nn.Parameter(C.clone())
         self.skip_weight = nn.Parameter(torch.randn(d_model))
-        gates = {"gelu": 0, "full_glu": 2}.get(activation, 1)
-        self.gate_linear = lecun_linear(d_model, gates * d_model) if gates else None
+        self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
         own_optimizer([self.Lambda_real, self.Lambda_imag], ssm_lr)
         if not dt_global:
             own_optimizer([self.log_step], ssm_lr)
@@ -1216,15 +1310,11 @@ class S5Block(ResidualBlock):
 
     def mix(self, u, mask):
         real = self.Lambda_real.clamp(max=-1e-4) if self.clip_eigs else self.Lambda_real
-        Lambda = torch.stack([real, self.Lambda_imag], -1)
+        Lambda = torch.complex(real, self.Lambda_imag)
         y = s5_apply(
-            u, Lambda, self.B_weight, self.C_weight, self.skip_weight, self.log_step, not self.causal,
-            self.discretization,
-        )  # fmt: skip
-        q = F.gelu(y, approximate="tanh")
-        if self.activation == "gelu":  # nothing between it and the dropout of the output
-            return q
-        q = self.drop(q)
+            u, Lambda, self.B_weight, self.C_weight, self.skip_weight, self.log_step, not self.causal
+        )
+        q = self.drop(F.gelu(y, approximate="tanh"))
         if self.activation == "full_glu":
             return F.glu(self.gate_linear(q))
         return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
@@ -1235,17 +1325,19 @@ class LRUBlock(ResidualBlock):
 
     lambda = exp(-exp(nu_log) + i exp(theta_log)), uniform in area on the ring r_min .. r_max, phase up to
     max_phase; gamma_log = log sqrt(1 - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in
-    each part. d_state is N; no conjugate pairs. causal=True is minimal-LRU; otherwise two directions as in
-    S5, C of 2 N columns. ssm_lr is that of nu, theta, gamma and B, which do not decay. GELU in its tanh form,
-    dense layers LeCun normal. O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU. deviation:
-    the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
+    each part. d_state is N; no conjugate pairs. ssm_lr is that of nu, theta, gamma and B, which do not decay.
+    GELU in its tanh form, dropout tied over time, dense layers LeCun normal, norm momentum .01 (flax's .99).
+    O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
+    deviation: two directions as in S5, C of 2 N columns, where the original has one (causal=True).
+    deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
     """
 
     def __init__(
         self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, causal=False, ssm_lr=0.001,
-        norm="batch", **residual,
+        norm="batch", tie_dropout=True, norm_momentum=0.01, **residual,
     ):  # fmt: skip
-        super().__init__(d_model, norm, **residual)
+        residual |= {"norm": norm, "tie_dropout": tie_dropout, "norm_momentum": norm_momentum}
+        super().__init__(d_model, **residual)
         self.causal = causal
         rows = 1 if causal else 2
         # Above zero, so that no logarithm is infinite; below one for the same reason when r_max = 1.
@@ -1297,7 +1389,23 @@ class DampedEMA(nn.Module):
         return F.silu(long_conv(x.transpose(1, 2), forward, *backward, bwd_lag=0).transpose(1, 2))
 
 
-MOST_SCORES = {"cpu": 1 << 24}  # that MEGA's attention makes at once, by device; elsewhere 2^28
+MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
+
+
+def attend_in_pieces(attend, q, k, v, keys):
+    """attend(q, k, v, keys, first) of q, k (B, L, Z), v (B, L, E), keys (B, L) -> (B, L, E), for 256 queries
+    at a time, from position `first` on, where all scores would take more than 64 MB (GPU: 1 GB).
+
+    Pieces are made again for the gradient. They pay for it by fitting into a CPU's cache.
+    """
+    if keys.numel() * keys.shape[1] < MOST_SCORES.get(keys.device.type, 1 << 28):
+        return attend(q, k, v, keys, 0)
+    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    pieces = enumerate(q.split(QUERIES_AT_ONCE, 1))
+    return torch.cat([again(attend, piece, k, v, keys, QUERIES_AT_ONCE * i) for i, piece in pieces], 1)
+
+
+QUERIES_AT_ONCE = 256
 
 
 class MegaBlock(nn.Module):
@@ -1309,30 +1417,29 @@ class MegaBlock(nn.Module):
     x + W2 SiLU(W1 norm(x)).
     d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
     attention   "softmax", or "laplace": (1 + erf((s - mu) / (sigma sqrt 2))) / 2, s = q k^T / number of keys
-    bias        "simple": a number per distance, N(0, 0.02^2), up to max_length (chunk, if given); or "rotary"
+    max_length  of the relative bias, a number per distance, N(0, 0.02^2); chunk takes its place if given
     chunk       None, or attention in chunks of this length that do not see each other
     causal      one-directional EMA, attention to the past only
+    ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
     ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
     Linear maps N(0, 0.02^2), zero bias. O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. No parameter has a
     learning rate of its own. Source: Ma et al. 2022; facebookresearch/mega. Paper A uses softmax only.
     """
 
     def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax", bias="simple",
-        chunk=None, truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0,
+        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax",
+        chunk=None, truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0, ema=True,
     ):  # fmt: skip
         super().__init__()
         if attention not in ("softmax", "laplace"):
             raise ValueError(f"attention must be softmax or laplace; got {attention!r}")
-        if bias not in ("simple", "rotary"):
-            raise ValueError(f"bias must be simple or rotary; got {bias!r}")
         D, E, Z = d_model, d_hidden, d_attention
         self.sizes = D, Z, E, D
-        self.attention, self.bias, self.chunk, self.causal = attention, bias, chunk, causal
+        self.attention, self.chunk, self.causal = attention, chunk, causal
         self.prenorm, self.dropout = prenorm, dropout
         self.max_length = chunk or max_length
         self.norm, self.norm_ff = Norm(norm, D), Norm(norm, D)
-        self.ema = DampedEMA(D, ema_dim, causal, truncation)
+        self.ema = DampedEMA(D, ema_dim, causal, truncation) if ema else None
         self.value_linear = nn.Linear(D, E)
         self.ema_linear = nn.Linear(D, sum(self.sizes))
         self.update_linear = nn.Linear(E, D)
@@ -1342,8 +1449,7 @@ class MegaBlock(nn.Module):
             nn.init.zeros_(linear.bias)
         self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
         self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
-        shape = (2 * self.max_length - 1,) if bias == "simple" else (2, Z)
-        self.relative_bias = nn.Parameter(0.02 * torch.randn(shape))
+        self.relative_bias = nn.Parameter(0.02 * torch.randn(2 * self.max_length - 1))
 
     def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
         x = self.gated_attention(x, mask)
@@ -1354,7 +1460,7 @@ class MegaBlock(nn.Module):
     def gated_attention(self, x, mask):
         z = self.norm(x, mask) if self.prenorm else x
         v = F.silu(self.value_linear(z))
-        m = self.drop(self.ema(zero_padding(z, mask)))
+        m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
         update, shared, reset, h = self.ema_linear(m).split(self.sizes, -1)
         shared, reset = F.silu(shared), F.silu(reset)
         q, k = (shared.unsqueeze(2) * self.query_key_scale + self.query_key_bias).unbind(2)
@@ -1364,32 +1470,16 @@ class MegaBlock(nn.Module):
         return x if self.prenorm else self.norm(x, mask)
 
     def attend(self, q, k, v, keys):
-        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E).
-
-        In pieces of so many queries that memory stays small; their scores are made again for the gradient.
-        """
+        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E)."""
         B, L, _ = q.shape
         if self.chunk:
             pad = -L % self.chunk
             q, k, v = (F.pad(x, (0, 0, 0, pad)).reshape(-1, self.chunk, x.shape[2]) for x in (q, k, v))
             keys = F.pad(keys, (0, pad)).reshape(-1, self.chunk)
-        rows = self.rows_at_once(keys)
-        if rows >= keys.shape[1]:
-            y = self.attend_rows(q, k, v, keys)
-        else:
-            again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            parts = enumerate(q.split(rows, 1))
-            y = torch.cat([again(self.attend_rows, part, k, v, keys, rows * i) for i, part in parts], 1)
+        y = attend_in_pieces(self.attend_rows, q, k, v, keys)
         return y.reshape(B, -1, y.shape[-1])[:, :L]
 
-    @staticmethod
-    def rows_at_once(keys):
-        """All, unless all scores would take 64 MB (GPU: 1 GB); pieces pay for the second making of theirs
-        by fitting into a CPU's cache."""
-        scores = keys.numel() * keys.shape[1]
-        return keys.shape[1] if scores < MOST_SCORES.get(keys.device.type, 1 << 28) else 256
-
-    def attend_rows(self, q, k, v, keys, first=0):
+    def attend_rows(self, q, k, v, keys, first):
         """attend() for the queries q (B, rows, Z) at positions first, first + 1, ... -> (B, rows, E)."""
         rows, L = q.shape[1], k.shape[1]
         allowed = keys.unsqueeze(1)  # (B, 1 or rows, L)
@@ -1409,11 +1499,6 @@ class MegaBlock(nn.Module):
     def relative_bias_matrix(self, L, first=0, rows=None):
         """bias[i, j] that depends on j - i only: (rows, L), i from first on, by default all L."""
         rows = rows or L - first
-        if self.bias == "rotary":
-            # Half-split rotary of two learned vectors; the order of the pairs is a matter of naming.
-            theta = rotary_frequencies(self.relative_bias.shape[1]).to(self.relative_bias)
-            left, right = rotate(self.relative_bias.unsqueeze(1).expand(-1, L, -1), theta)
-            return left[first : first + rows] @ right.T
         if L > self.max_length:
             raise ValueError(f"MEGA was built for sequences of at most {self.max_length} positions; got {L}")
         # Row i is the window of the vector that starts at max_length - 1 - i.
@@ -1424,25 +1509,100 @@ class MegaBlock(nn.Module):
         return F.dropout(x, self.dropout, self.training)
 
 
+class EMAAttention(nn.Module):
+    """Paper A's attention with a moving average in front, of x (B, L, D) that the norm has passed.
+
+    m = SiLU(dropout(EMA(x)) + omega x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors),
+    v = SiLU(W_v x), o = softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)),
+    p = sigma(W_p m), result p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
+    """
+
+    def __init__(
+        self, d_model, d_hidden, d_attention, ema_dim, max_length, truncation, disable_half, base, dropout
+    ):
+        super().__init__()
+        D, E, Z = d_model, d_hidden, d_attention
+        self.sizes, self.dropout = (Z, E, D, D), dropout
+        taps = truncation or max_length + 1
+        # deviation: the authors' factor follows each batch's length, ours max_length.
+        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
+        self.ema = DampedEMA(D, ema_dim, truncation=taps)
+        with torch.no_grad():
+            self.ema.omega.mul_(0.02)
+        self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
+        self.update_linear = nn.Linear(E, D, bias=False)
+        self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
+        self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
+        theta = rotary_frequencies(Z, base, disable_half).to(torch.get_default_dtype())
+        self.register_buffer("theta", theta, persistent=False)
+
+    def kernel(self, L):
+        return self.scale * self.ema.kernel(L)
+
+    def forward(self, x, mask):
+        x = zero_padding(x, mask)
+        average = long_conv(x.mT, *self.kernel(x.shape[1]).split(x.shape[2]), bwd_lag=0).mT
+        m = F.silu(F.dropout(average, self.dropout, self.training) + self.ema.omega * x)
+        z, g, h, p = self.ema_linear(m).split(self.sizes, -1)
+        qk = F.silu(z).unsqueeze(1) * self.query_key_scale.unsqueeze(1) + self.query_key_bias.unsqueeze(1)
+        q, k = rotate(qk, self.theta).unbind(1)
+        v = F.silu(self.value_linear(x))
+        attend = functools.partial(attend_in_pieces, self.attend) if x.device.type == "cpu" else self.attend
+        o = attend(q, k, v, mask)
+        h, p = F.silu(h + self.update_linear(F.silu(g) * o)), torch.sigmoid(p)
+        return p * h + (1 - p) * x
+
+    @staticmethod
+    def attend(q, k, v, keys, first=0):
+        allowed = None if surely_full(keys) else (keys | ~keys.any(1, keepdim=True))[:, None, None]
+        q, k, v = (x.unsqueeze(1) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).squeeze(1)
+
+
+class EMAAttentionBlock(TransformerBlock):
+    """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
+
+    d_ff         width of the feed-forward layer, ReLU
+    d_hidden     E, width of v; d_attention: Z, of q and k; ema_dim: components of the EMA
+    truncation   taps of the EMA's kernel in each direction; None: max_length + 1
+    disable_half, base: of the rotary positions of q and k, see rotary_frequencies. Dropout: see EMAAttention
+    and on both residual branches.
+    It differs from MegaBlock (Ma et al.) in more than its wrapper. The gate moves the NORMED input, there is
+    no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled
+    by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
+    O(L^2 (Z + E)). Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    """
+
+    def __init__(
+        self, d_model, d_ff, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None,
+        disable_half=True, base=10000.0, dropout=0.0,
+    ):  # fmt: skip
+        options = ema_dim, max_length, truncation, disable_half, base, dropout
+        attention = EMAAttention(d_model, d_hidden, d_attention, *options)
+        super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
+
+
 BLOCKS = {
     "conv": ConvBlock,
     "transformer": TransformerBlock,
     "gmlp": GMLPBlock,
     "mega": MegaBlock,
+    "ema-attention": EMAAttentionBlock,
     "s4": S4Block,
     "s4d": S4DBlock,
     "s5": S5Block,
     "lru": LRUBlock,
     "dlr": DLRBlock,
     "sgconv": SGConvBlock,
+    "free": FreeBlock,
+    "mingru": MinGRUBlock,
 }
 
 # ------------------------------------------------------------------------------------------ the model
 
-# How the vectors (B, 2, D) of two documents become one: paper A, its repository's older form, paper B.
+# How the vectors (B, 2, D) of two documents become one: paper A, paper B.
 PAIRS = {
     "[x;y]": lambda x, y: [x, y],
-    "[x;y;x*y]": lambda x, y: [x, y, x * y],
     "[u,v,u-v,u*v]": lambda x, y: [x, y, x - y, x * y],
 }
 
@@ -1480,14 +1640,16 @@ class SequenceModel(nn.Module):
     max_length  longest sequence, for a learned position and for blocks whose size depends on it
     final_norm  None (paper A), or the kind of one more norm behind the blocks (prenorm S4, MEGA; paper B)
     head        "linear", or "mlp": D -> D -> ReLU -> classes (paper B's Text and Image)
-    pair        what the head of two documents reads, one of PAIRS: paper A's [x;y] and [x;y;x*y] -> 512 ->
-                ReLU -> logit, paper B's [u,v,u-v,u*v] -> D -> GELU -> logit
+    pair        what the head of two documents reads, one of PAIRS: paper A's [x;y] -> 512 -> ReLU -> logit,
+                paper B's [u,v,u-v,u*v] -> D -> GELU -> logit
+    embedding_std      of the token embedding's entries at the start; None: 1. MEGA (Ma et al.): 1 / sqrt(D)
+    embedding_dropout  on the embedded input. MEGA: .1 on the texts
     """
 
     def __init__(
         self, block, depth, d_model, vocab, classes, docs=1, denoise=False, pooling="mean", input="tokens",
         input_channels=2, position="none", max_length=None, final_norm=None, head="linear", pair="[x;y]",
-        denoise_outputs=None, **block_args,
+        denoise_outputs=None, embedding_std=None, embedding_dropout=0.0, **block_args,
     ):  # fmt: skip
         given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "block_args")}
         super().__init__()
@@ -1501,10 +1663,14 @@ class SequenceModel(nn.Module):
                     f"position {position} needs the transformer's attention; the block is {block}"
                 )
             block_args["rotary"] = "full" if position == "rotary" else "heads"
-        if max_length is not None and block in ("gmlp", "mega", "s4", "sgconv"):
+        if max_length is not None and block in ("gmlp", "mega", "ema-attention", "s4", "sgconv", "free"):
             block_args["max_length"] = max_length
         self.pooling, self.position, self.pair = pooling, position, pair
+        self.embedding_dropout = embedding_dropout
         self.embedding = nn.Embedding(vocab, d_model, padding_idx=0) if input == "tokens" else None
+        if self.embedding is not None and embedding_std is not None:
+            with torch.no_grad():
+                self.embedding.weight.mul_(embedding_std)
         self.input_linear = nn.Linear(input_channels, d_model) if input == "pixels" else None
         self.position_table = nn.Embedding(max_length, d_model) if position == "learned" else None
         if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
@@ -1533,7 +1699,14 @@ class SequenceModel(nn.Module):
                 self.sinusoid = sinusoidal_positions(L, x.shape[2]).to(self.sinusoid)
             x = x + self.sinusoid[:L].to(x.dtype)
         elif self.position == "learned":
+            if L > len(self.position_table.weight):
+                longest = len(self.position_table.weight)
+                raise ValueError(
+                    f"the learned positions were made for sequences of at most {longest} positions; got {L}"
+                )
             x = x + self.position_table.weight[:L]
+        if self.embedding_dropout:
+            x = F.dropout(x, self.embedding_dropout, self.training)
         for block in self.blocks:
             x = block(x, mask)
         return x if self.final_norm is None else self.final_norm(x, mask)
