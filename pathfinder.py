@@ -1,4 +1,5 @@
 """Pathfinder images (32, 64, 128 = Path-X, 256 pixels) from nothing, 200 to 1,000 times the original's speed.
+And, of our own, 16 pixels: short and winding snakes that a small model learns to follow in minutes on a CPU.
 
 Two target snakes of `contour_length` paddles and some short distractor snakes lie in an image; two discs mark
 two ends of target snakes. Label 1: both ends belong to the same snake. The specification is
@@ -57,21 +58,21 @@ BLOCK = 1000  # images a block; part of the identity of a set: another value giv
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
 
 # fmt: off
-SIZES = (32, 64, 128, 256)
-PARAMETERS = dict(                       # snakes2_wrapper.py, changed as LRA's builder doc strings say
-    padding              = (1,      1,      1,      22),      # blocked frame, pixels
-    antialias_scale      = (2,      2,      2,      2),
-    seed_distance        = (7,      12,     20,     27),      # between the two origin tips, pixels
-    marker_radius        = (1.5,    2.5,    3,      5),
-    paddle_length        = (2,      5,      5,      5),
-    paddle_thickness     = (0.5,    1,      1.5,    2),
-    paddle_margin_list   = ((1,),   (1,),   (2, 3), (3,)),    # one drawn per image
-    continuity           = (1.0,    1.8,    1.8,    1.8),
-    snake_contrast       = (2,      0.8,    0.9,    1.0),     # of distractors; targets: times paddle_contrast
-    paddle_contrast      = (0.75,   1.0,    1.0,    1.0),
-    distractor_paddles   = (20,     22,     35,     30),      # K: makes K // distractor_length snakes
+SIZES = (                   32,     64,     128,    256,    16)
+PARAMETERS = dict(  # snakes2_wrapper.py, changed as LRA's builder doc strings say; the last column is ours
+    padding              = (1,      1,      1,      22,     1),       # blocked frame, pixels
+    antialias_scale      = (2,      2,      2,      2,      2),
+    seed_distance        = (7,      12,     20,     27,     3),       # between the two origin tips, pixels
+    marker_radius        = (1.5,    2.5,    3,      5,      1.5),
+    paddle_length        = (2,      5,      5,      5,      2),
+    paddle_thickness     = (0.5,    1,      1.5,    2,      0.5),
+    paddle_margin_list   = ((1,),   (1,),   (2, 3), (3,),   (1,)),    # one drawn per image
+    continuity           = (1.0,    1.8,    1.8,    1.8,    0.6),
+    snake_contrast       = (2,      0.8,    0.9,    1.0,    1.0),     # of distractors
+    paddle_contrast      = (0.75,   1.0,    1.0,    1.0,    0.75),    # times snake_contrast: of targets
+    distractor_paddles   = (20,     22,     35,     30,     3),       # K: makes K // distractor_length snakes
+    contour_length       = (*[(6, 9, 14)] * 4,              (3, 4, 5)),  # paddles of a target, of each level
 )
-CONTOUR_LENGTH = {"easy": 6, "intermediate": 9, "hard": 14}   # paddles of a target snake
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 EMPTY_IMAGE = "/pathfinder32/curv_baseline/imgs/0/sample_172.png"  # zero bytes in the release
 # fmt: on
@@ -102,10 +103,10 @@ class Block(NamedTuple):
 
 def parameters(size, level):
     """The column of PARAMETERS for a size and what a level makes of it (dict). Raises PathfinderError."""
-    if size not in SIZES or level not in CONTOUR_LENGTH:
-        raise PathfinderError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(CONTOUR_LENGTH)}")
+    if size not in SIZES or level not in FOLDERS:
+        raise PathfinderError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
     p = {name: row[SIZES.index(size)] for name, row in PARAMETERS.items()}
-    p["contour_length"] = CONTOUR_LENGTH[level]
+    p["contour_length"] = p["contour_length"][list(FOLDERS).index(level)]
     p["distractor_length"] = p["contour_length"] // 3
     # deviation: recomputed for each level; whether LRA did so for easy and intermediate is not recorded.
     p["num_distractor_snakes"] = p["distractor_paddles"] // p["distractor_length"]
