@@ -1419,57 +1419,48 @@ def square(tokens):
 
 
 def load_pathfinder(root, name, levels):
-    """Official PNG folders where they are (under any of the names the archive's layouts give them),
-    else our own sets. levels: "hard", or "all" for paper A's three-set training."""
-    size, wanted = PATHFINDER_SIZE[name], ("hard",) if levels == "hard" else tuple(pathfinder.FOLDERS)
+    """Official PNG folders (under any of the names the archive's layouts give them) where they are, or were
+    when they were packed; else our own sets. levels: one, or "all" for paper A's three-set training."""
+    size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
-    if official or is_whole(root / "packed" / f"{name}-{levels}"):  # the files may go once they are packed
-
-        def make():
-            sets = {level: pathfinder.read_png_folder(official, level) for level in wanted}
-            for level, (images, _) in sets.items():
-                if images.shape[1] != size * size:
-                    found = f"{images.shape[1]:,} pixels, not {size} x {size}"
-                    raise DataError(f"{official / pathfinder.FOLDERS[level]} holds images of {found}")
-            return pathfinder_splits(sets), {"from": "lra_release"}
-
-        splits, source = packed(root, f"{name}-{levels}", make)
-    else:
-        sets, hashes = {}, {}
-        for level in wanted:
-            folder = root / f"pathfinder{size}-{level}"
-            hashes[level] = pathfinder.generate_set(folder, size, level)["sha256"]
-            if pathfinder.content_hash(folder) != hashes[level]:
-                raise DataError(f"{folder} is damaged (its hash is another); remove it to generate it again")
-            sets[level] = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("images", "label")]
-        splits = pathfinder_splits(sets)
-        source = {
-            "from": "generated",
-            "seed": 0,
-            "hash": hashlib.sha256("".join(hashes.values()).encode()).hexdigest(),
-        }
-        source["counts"] = {split: len(s.label) for split, s in splits.items()}
+    packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
+    ours = official is None and not any(map(is_whole, packs.values()))
+    sets, hashes = {}, []
+    for level in wanted:
+        if ours:
+            *sets[level], digest = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level)
+        else:
+            folder = official or places[0]  # gone, its packed levels stay; what is not packed is then refused
+            *sets[level], digest = pathfinder.pack_png_folder(packs[level], folder, size, level)
+        hashes.append(digest)
+    splits = pathfinder_splits(sets)
+    source = {"from": "generated", "seed": 0} if ours else {"from": "lra_release"}
+    source["hash"] = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    source["counts"] = {split: len(s.label) for split, s in splits.items()}
     return Task(name, **SHAPES[name], **splits, source=source)
 
 
 def pathfinder_splits(sets):
     """{level: (images (n, W * W), label (n,))} -> {split: Split}. Each set is shuffled with seed 42 and
-    cut 80 / 10 / 10; validation and test come from the hard set alone, and the other sets' share of
-    them is dropped (paper A)."""
+    cut 80 / 10 / 10; validation and test come from the last, the hardest set alone, and the other sets' share
+    of them is dropped (paper A). Images may be memory-mapped: each is read once, straight into its place."""
     parts = {"train": [], "val": [], "test": []}
     for level, (images, label) in sets.items():
         n = len(label)
-        order = fixed_order(n).numpy()
-        for split, index in zip(parts, np.split(order, [n * 8 // 10, n * 9 // 10])):
-            if split == "train" or level == "hard":
-                index = np.sort(index)  # reads a memory-mapped file front to back; plan() shuffles anyway
-                parts[split].append((images[index], label[index]))
+        for split, index in zip(parts, np.split(fixed_order(n).numpy(), [n * 8 // 10, n * 9 // 10])):
+            if split == "train" or level == [*sets][-1]:
+                parts[split].append((images, label, np.sort(index)))  # front to back; plan() shuffles anyway
     splits = {}
     for split, pieces in parts.items():
-        images, label = (np.concatenate(arrays) for arrays in zip(*pieces))
-        tokens, label = torch.from_numpy(images.reshape(-1)), torch.from_numpy(label.astype(np.int64))
-        splits[split] = Split(tokens, torch.arange(len(label) + 1) * images.shape[1], label)
+        label = torch.from_numpy(np.concatenate([label[index] for _, label, index in pieces])).long()
+        tokens, start = np.empty((len(label), images.shape[1]), np.uint8), 0
+        for images, _, index in pieces:
+            stop = start + len(index)
+            np.take(images, index, axis=0, out=tokens[start:stop], mode="clip")  # "raise" would take a copy
+            start = stop
+        offsets = torch.arange(len(label) + 1) * tokens.shape[1]
+        splits[split] = Split(torch.from_numpy(tokens).view(-1), offsets, label)
     return splits
 
 

@@ -1,4 +1,5 @@
 """Pathfinder images (32, 64, 128 = Path-X, 256 pixels) from nothing, 200 to 1,000 times the original's speed.
+And, of our own, 16 pixels: short and winding snakes that a small model learns to follow in minutes on a CPU.
 
 Two target snakes of `contour_length` paddles and some short distractor snakes lie in an image; two discs mark
 two ends of target snakes. Label 1: both ends belong to the same snake. The specification is
@@ -21,11 +22,10 @@ Tables.angle.
 
     generate_block(size, level, seed, block)     a block of images with all that is known about them
     generate_set(folder, size, level, n, seed)   a data set on disk, block by block on all cores
-    read_png_folder(folder, level)               the official PNG folders instead
+    pack_png_folder(folder, official, size, level)   the same of the official PNG folders
 """
 
 import contextlib
-import errno
 import functools
 import hashlib
 import io
@@ -34,12 +34,10 @@ import math
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
-import time
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
@@ -57,24 +55,25 @@ BLOCK = 1000  # images a block; part of the identity of a set: another value giv
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
 
 # fmt: off
-SIZES = (32, 64, 128, 256)
-PARAMETERS = dict(                       # snakes2_wrapper.py, changed as LRA's builder doc strings say
-    padding              = (1,      1,      1,      22),      # blocked frame, pixels
-    antialias_scale      = (2,      2,      2,      2),
-    seed_distance        = (7,      12,     20,     27),      # between the two origin tips, pixels
-    marker_radius        = (1.5,    2.5,    3,      5),
-    paddle_length        = (2,      5,      5,      5),
-    paddle_thickness     = (0.5,    1,      1.5,    2),
-    paddle_margin_list   = ((1,),   (1,),   (2, 3), (3,)),    # one drawn per image
-    continuity           = (1.0,    1.8,    1.8,    1.8),
-    snake_contrast       = (2,      0.8,    0.9,    1.0),     # of distractors; targets: times paddle_contrast
-    paddle_contrast      = (0.75,   1.0,    1.0,    1.0),
-    distractor_paddles   = (20,     22,     35,     30),      # K: makes K // distractor_length snakes
+SIZES = (                   32,     64,     128,    256,    16)
+PARAMETERS = dict(  # snakes2_wrapper.py, changed as LRA's builder doc strings say; the last column is ours
+    padding              = (1,      1,      1,      22,     1),       # blocked frame, pixels
+    antialias_scale      = (2,      2,      2,      2,      2),
+    seed_distance        = (7,      12,     20,     27,     3),       # between the two origin tips, pixels
+    marker_radius        = (1.5,    2.5,    3,      5,      1.5),
+    paddle_length        = (2,      5,      5,      5,      2),
+    paddle_thickness     = (0.5,    1,      1.5,    2,      0.5),
+    paddle_margin_list   = ((1,),   (1,),   (2, 3), (3,),   (1,)),    # one drawn per image
+    continuity           = (1.0,    1.8,    1.8,    1.8,    0.6),
+    snake_contrast       = (2,      0.8,    0.9,    1.0,    1.0),     # of distractors
+    paddle_contrast      = (0.75,   1.0,    1.0,    1.0,    0.75),    # times snake_contrast: of targets
+    distractor_paddles   = (20,     22,     35,     30,     3),       # K: makes K // distractor_length snakes
+    contour_length       = (*[(6, 9, 14)] * 4,              (3, 4, 5)),  # paddles of a target, of each level
 )
-CONTOUR_LENGTH = {"easy": 6, "intermediate": 9, "hard": 14}   # paddles of a target snake
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
-EMPTY_IMAGE = "/pathfinder32/curv_baseline/imgs/0/sample_172.png"  # zero bytes in the release
 # fmt: on
+OFFICIAL_IMAGES = 200_000  # of a level of the release
+EMPTY_IMAGE = "/pathfinder32/curv_baseline/imgs/0/sample_172.png"  # one of them, of zero bytes
 MAX_PADDLE_RETRIAL, MAX_DISTRACTOR_CONTOUR_RETRIAL = 2, 4  # so 3 and 5 tries
 FREE, CONFLICT = 76, 459  # in 8 bits: occupancy <= 0.3 is free; occupancy + mask >= 1.8 is a conflict
 RENDERINGS = ("lra", "upstream")
@@ -102,10 +101,10 @@ class Block(NamedTuple):
 
 def parameters(size, level):
     """The column of PARAMETERS for a size and what a level makes of it (dict). Raises PathfinderError."""
-    if size not in SIZES or level not in CONTOUR_LENGTH:
-        raise PathfinderError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(CONTOUR_LENGTH)}")
+    if size not in SIZES or level not in FOLDERS:
+        raise PathfinderError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
     p = {name: row[SIZES.index(size)] for name, row in PARAMETERS.items()}
-    p["contour_length"] = CONTOUR_LENGTH[level]
+    p["contour_length"] = p["contour_length"][list(FOLDERS).index(level)]
     p["distractor_length"] = p["contour_length"] // 3
     # deviation: recomputed for each level; whether LRA did so for easy and intermediate is not recorded.
     p["num_distractor_snakes"] = p["distractor_paddles"] // p["distractor_length"]
@@ -566,38 +565,128 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A data set on disk
+# A set on disk: images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json, which comes last. Until
+# then it grows in two files *.part, block after block, and the same call continues them.
+
+HEADER = 128  # bytes of their .npy headers
 
 
-def array_specs(size, level, n):
-    """The arrays in the folder of a set, name -> (dtype, shape): fields of Block, images row by row."""
-    c = parameters(size, level)["contour_length"]
-    return {
-        "images": ("|u1", (n, size * size)), "label": ("|u1", (n,)), "distractors": ("|u1", (n,)),
-        "markers": ("<i2", (n, 2, 2)), "paddles": ("<i2", (n, 2, c, 2)), "angles": ("<f8", (n, 2, c)),
-        "attempts": ("<i4", (n,)), "margin": ("|u1", (n,)),
-    }  # fmt: skip
+def make_set(folder, identity, n, make_blocks, progress=True):
+    """The set of n images in `folder`, which is written first where it is not there yet.
+
+    identity     dict of what the manifest must say, `size` and `level` among it
+    make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
+    Returns images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records
+    keep. Of processes that make the same set at once one does and the others wait. Raises PathfinderError
+    for a folder of something else, one that is damaged, a full disk."""
+    if not (folder / "manifest.json").exists():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with locked(folder):
+                if not (folder / "manifest.json").exists():
+                    write_set(folder, identity, n, make_blocks, progress)
+        except OSError as e:
+            need = f"the set needs {n * (identity['size'] ** 2 + 1) / 1e9:.2f} GB in all"
+            raise PathfinderError(f"{folder}: {e.strerror or e}; {need}; the same call continues it") from e
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        different = [key for key in identity if manifest.get(key) != identity[key]]
+        images, label = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "label"))
+        if not different and content_hash(images, label) != manifest["sha256"]:
+            raise ValueError("its hash is another")
+    except (OSError, EOFError, ValueError, KeyError, AttributeError) as e:
+        raise PathfinderError(f"{folder} is damaged ({e}); remove it to have it made again") from e
+    if different:
+        what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in different)
+        raise PathfinderError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
+    return images, label, manifest["sha256"]
 
 
-def write_block(folder, identity, block):
-    """Generate one block into the files of an unfinished set, then mark it done. Returns how many images.
+def write_set(folder, identity, n, make_blocks, progress):
+    """make_set's work under the lock. By plain writes: on a full disk they raise OSError, where a memory map
+    would kill the process."""
+    pixels, tag = identity["size"] ** 2, hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
+    parts = [folder / f"{name}-{tag}.part" for name in ("images", "label")]  # never those of another set
+    for part in parts:
+        part.touch()
+    with open(parts[0], "r+b") as images, open(parts[1], "r+b") as label:
+        done = min((parts[0].stat().st_size - HEADER) // pixels, parts[1].stat().st_size - HEADER)
+        done = max(0, done // BLOCK)
+        for file, shape in ((images, (n, pixels)), (label, (n,))):
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.seek(HEADER + done * BLOCK * math.prod(shape[1:]))  # over what is there of a block begun
+        title, off = f"Pathfinder {identity['size']} {identity['level']}", None if progress else True
+        bar = tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=off)
+        with bar, contextlib.closing(make_blocks(done)) as made:
+            for block in made:
+                for file, rows in zip((images, label), block):
+                    file.write(rows)
+                    file.flush()
+                bar.update(len(block[1]))
+    digest = content_hash(*(np.load(part, mmap_mode="r") for part in parts))
+    for part, name in zip(parts, ("images", "label")):
+        os.replace(part, folder / f"{name}.npy")
+    temporary = folder / "manifest.tmp"
+    temporary.write_text(json.dumps(identity | dict(numpy=np.__version__, sha256=digest), indent=1) + "\n")
+    os.replace(temporary, folder / "manifest.json")
 
-    By plain writes: on a full disk they raise OSError, where a memory map would kill the process."""
-    size, level, n, seed = (identity[key] for key in ("size", "level", "n", "seed"))
-    count = min(BLOCK, n - block * BLOCK)
-    data = generate_block(size, level, seed, block, count)
-    for name, (dtype, _) in array_specs(size, level, n).items():
-        content = np.ascontiguousarray(getattr(data, name), dtype).reshape(count, -1)
-        path = folder / f"{name}.npy"
-        with open(path, "r+b") as file:
-            file.seek(np.load(path, mmap_mode="r").offset + block * BLOCK * content[0].nbytes)
-            file.write(content.data)
-            file.flush()
-            os.fsync(file.fileno())
-    with open(folder / "blocks_done", "r+b") as file:  # only when the data is on the disk
-        file.seek(block)
-        file.write(b"1")
-    return count
+
+def content_hash(images, label):
+    """sha256 of the pixels of all images, then of all labels."""
+    digest = hashlib.sha256(images)
+    digest.update(label)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def locked(folder):
+    """Hold the folder's lock, after waiting for it if need be. It ends with the process at the latest."""
+    with open(folder / "lock", "a") as file:
+        if fcntl:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print(f"{folder}: another process is making this set, waiting for it", file=sys.stderr)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------------
+# Sets of our own
+
+
+def generate_set(folder, size, level, n=200_000, seed=0, workers=None, progress=True):
+    """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
+    p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
+    identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
+    make_blocks = functools.partial(generate_blocks, size, level, n, seed, workers or usable_cores())
+    return make_set(Path(folder), identity, n, make_blocks, progress)
+
+
+def generate_blocks(size, level, n, seed, workers, first):
+    """Yield the blocks (Block) of a set of n images from `first` on, made by this process or by several."""
+    todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(first * BLOCK, n, BLOCK)]
+    workers = min(workers, len(todo))
+    if workers <= 1:
+        yield from (generate_block(*block) for block in todo)
+        return
+    # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:
+        try:
+            jobs = []
+            for block in todo:
+                jobs.append(pool.submit(generate_block, *block))
+                if len(jobs) > 2 * workers:  # not all at once: a slow disk would have them pile up in memory
+                    yield jobs.pop(0).result()
+            yield from (job.result() for job in jobs)
+        except BrokenProcessPool as e:
+            raise PathfinderError("a worker was killed (memory full?); the same call continues") from e
+        except BaseException:  # the pool would first do the blocks that it has queued for its workers
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            raise
 
 
 def usable_cores():
@@ -610,194 +699,63 @@ def leave_with_parent():
     worker whose parent was killed would wait for ever and hold the folder's lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
-    parent = os.getppid()
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextlib.contextmanager
-def locked(folder):
-    """Hold the folder's lock, after waiting for it if need be. It ends with the process at the latest."""
-    with open(folder / "lock", "a") as file:
-        if fcntl:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print(f"{folder}: another process is generating this set, waiting for it", file=sys.stderr)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def read_json(path):
-    try:
-        return dict(json.loads(path.read_text()))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError) as e:
-        raise PathfinderError(f"{path} is damaged ({e}); remove the folder and generate the set again") from e
-
-
-def write_json(path, content):
-    """Write as a whole or not at all."""
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w") as file:
-        file.write(json.dumps(content, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
-def look(folder, identity):
-    """The manifest of a complete set, or None; PathfinderError for a damaged set, or another one."""
-    manifest = read_json(folder / "manifest.json")
-    found = manifest or read_json(folder / "unfinished.json")
-    specs = array_specs(identity["size"], identity["level"], identity["n"])
-    if not found and any((folder / f"{name}.npy").exists() for name in specs):
-        raise PathfinderError(f"{folder} holds arrays that no manifest.json explains; choose another folder")
-    different = [key for key in identity if found and found.get(key) != identity[key]]
-    if different:
-        what = ", ".join(f"{key} {found.get(key)} instead of {identity[key]}" for key in different)
-        raise PathfinderError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
-    for name, (dtype, shape) in specs.items() if manifest else ():
-        try:
-            array = np.load(folder / f"{name}.npy", mmap_mode="r")
-        except (OSError, ValueError) as e:
-            raise PathfinderError(f"{folder / name}.npy: {e}; remove the folder and generate again") from e
-        if (array.dtype, array.shape) != (np.dtype(dtype), shape):
-            raise PathfinderError(f"{folder / name}.npy is {array.dtype} {array.shape}, not {dtype} {shape}")
-    return manifest
-
-
-def content_hash(folder):
-    """sha256 of the pixels of all images, then of all labels."""
-    digest = hashlib.sha256()
-    for name in ("images", "label"):
-        array = np.load(folder / f"{name}.npy", mmap_mode="r")
-        for i in range(0, len(array), BLOCK):
-            digest.update(np.ascontiguousarray(array[i : i + BLOCK]))
-    return digest.hexdigest()
-
-
-def generate_set(folder, size, level, n=200_000, seed=0, workers=None, progress=True):
-    """Generate images 0 .. n-1 of a set into `folder`, unless they are there; returns the manifest, a dict.
-
-    Files: a .npy for each of array_specs(), and at the very end manifest.json: parameters, counts,
-    content_hash(); only its presence means complete. A call that was interrupted is continued. `workers`:
-    processes, default usable_cores(). Processes that prepare the same set at once wait for one of them.
-    Raises PathfinderError for a folder of something else, a full disk, a killed worker."""
-    folder, started = Path(folder), time.time()
-    p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
-    if n < 1 or seed < 0:
-        raise PathfinderError(f"a Pathfinder set needs n >= 1 and seed >= 0, not n = {n}, seed = {seed}")
-    identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
-    if (folder / "manifest.json").exists():
-        return look(folder, identity)
-    specs = array_specs(size, level, n)
-    nbytes = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in specs.values())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            if manifest := look(folder, identity):
-                return manifest
-            done = folder / "blocks_done"
-            if not done.exists():
-                free = shutil.disk_usage(folder).free
-                if free < nbytes:
-                    raise OSError(errno.ENOSPC, f"only {free / 1e9:.2f} GB free on this disk")
-                write_json(folder / "unfinished.json", identity)
-                for name, (dtype, shape) in specs.items():
-                    np.lib.format.open_memmap(folder / f"{name}.npy", "w+", dtype, shape).flush()
-                done.touch()  # a "1" at the place of each block that is done, see write_block
-            generate_blocks(folder, identity, workers or usable_cores(), progress)
-            positive = int(np.load(folder / "label.npy").sum())
-            manifest = identity | dict(positive=positive, sha256=content_hash(folder), numpy=np.__version__)
-            manifest["seconds"] = round(time.time() - started, 1)
-            write_json(folder / "manifest.json", manifest)
-            done.unlink()
-            (folder / "unfinished.json").unlink()
-    except BrokenProcessPool as e:
-        raise PathfinderError(f"{folder}: a worker was killed (memory full?); the same call continues") from e
-    except OSError as e:
-        raise PathfinderError(
-            f"{folder}: {e.strerror or e}; the set needs {nbytes / 1e9:.2f} GB in all. It is not complete; "
-            "the same call continues it"
-        ) from e
-    return manifest
-
-
-def generate_blocks(folder, identity, workers, progress):
-    """write_block for all blocks not yet done, in this process or in several, under a progress bar."""
-    n = identity["n"]
-    marks = (folder / "blocks_done").read_bytes().ljust(math.ceil(n / BLOCK))
-    todo = [block for block, mark in enumerate(marks) if mark != ord("1")]
-    there = n - sum(min(BLOCK, n - block * BLOCK) for block in todo)
-    workers, title = min(workers, len(todo)), f"Pathfinder {identity['size']} {identity['level']}"
-    with tqdm(total=n, initial=there, desc=title, unit=" images", disable=None if progress else True) as bar:
-        if workers <= 1:
-            for block in todo:
-                bar.update(write_block(folder, identity, block))
-            return
-        # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:
-            try:
-                jobs = [pool.submit(write_block, folder, identity, block) for block in todo]
-                for job in as_completed(jobs):
-                    bar.update(job.result())
-            except BaseException:  # the pool would first do the blocks that it has queued for its workers
-                for worker in multiprocessing.active_children():
-                    worker.kill()
-                raise
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 # ------------------------------------------------------------------------------------------------------------
 # The official PNG folders
 
 
-def read_png_folder(folder, level="hard", progress=True):
-    """Images (n, W*W) uint8 and labels (n,) uint8 of one level of an official folder such as pathfinder32:
+def pack_png_folder(folder, official, size, level, progress=True):
+    """make_set of one level of an official folder such as pathfinder32, which may go once it is packed."""
+    identity = {"from": "lra_release", "size": size, "level": level}
+    top = Path(official).absolute() / FOLDERS[level]
+    listed = [] if (folder / "manifest.json").exists() else list_images(top)
 
-        <folder>/curv_contour_length_14/imgs/<k>/sample_<i>.png  8-bit grey
-        <folder>/curv_contour_length_14/metadata/<k>.npy         TEXT: imgs/<k> sample_<i>.png <i> <label> ...
+    def make_blocks(first):
+        for i in range(first * BLOCK, len(listed), BLOCK):
+            paths, label = zip(*listed[i : i + BLOCK])
+            yield np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
+
+    return make_set(folder, identity, len(listed), make_blocks, progress)
+
+
+def list_images(top):
+    """(path, label) of the images of one level of an official folder:
+
+        <top>/imgs/<k>/sample_<i>.png  8-bit grey
+        <top>/metadata/<k>.npy         TEXT: imgs/<k> sample_<i>.png <i> <label> ...
 
     sorted by k, then by line, as S4's loader does. The release's empty image is skipped by its name, for
-    which the folder must be called pathfinder32. Raises PathfinderError, naming file and line, for all else
-    that is wrong."""
-    top = Path(folder).absolute() / FOLDERS[level]
-    metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
-    if not metadata:
-        raise PathfinderError(f"{top / 'metadata'} has no 0.npy, 1.npy, ...: not an official folder")
+    which the folder must be called pathfinder32. Raises PathfinderError for lines of another form or listed
+    twice, and unless there are OFFICIAL_IMAGES."""
     line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
-    listed = []
+    metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
+    listed = {}
     for path in sorted(metadata, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            if not (field := line_format.match(line)):
-                raise PathfinderError(
-                    f"{path}, line {number}: not `imgs/<k> sample_<i>.png <i> <label> ...`: {line[:60]!r}"
-                )
-            listed.append((top / field[1] / field[2], int(field[3])))
-    listed = [(path, label) for path, label in listed if not path.as_posix().endswith(EMPTY_IMAGE)]
-    if not listed:
-        raise PathfinderError(f"{top / 'metadata'} lists no images; unpack the release again")
-    images = None
-    bar = tqdm(listed, desc=str(top), unit=" images", disable=None if progress else True)
-    for i, (path, _) in enumerate(bar):
-        try:
-            content = path.read_bytes()
-            with Image.open(io.BytesIO(content)) as png:
-                png.verify()  # the checksums, which reading the pixels passes over; it uses the image up
-            with Image.open(io.BytesIO(content)) as png:
-                image = np.asarray(png.convert("L"))
-        except (OSError, SyntaxError) as e:  # Pillow's for a damaged one
-            raise PathfinderError(f"{path}: missing or unreadable image ({e})") from e
-        if images is None:
-            images = np.empty((len(listed), *image.shape), np.uint8)
-        if image.shape != images.shape[1:]:
-            raise PathfinderError(f"{path}: {image.shape} pixels, the images before have {images.shape[1:]}")
-        images[i] = image
-    return images.reshape(len(listed), -1), np.array([label for _, label in listed], np.uint8)
+            field = line_format.match(line)
+            image = field and top / field[1] / field[2]
+            if not field or image in listed:
+                wrong = "listed before" if field else "not `imgs/<k> sample_<i>.png <i> <label> ...`"
+                raise PathfinderError(f"{path}, line {number}: {wrong}: {line[:60]!r}")
+            listed[image] = int(field[3])
+    if len(listed) != OFFICIAL_IMAGES:
+        many = f"{len(listed):,} images, not {OFFICIAL_IMAGES:,}"
+        raise PathfinderError(f"{top / 'metadata'} lists {many}; unpack the release again")
+    return [item for item in listed.items() if not item[0].as_posix().endswith(EMPTY_IMAGE)]
+
+
+def read_png(path, size):
+    """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises PathfinderError for any other file."""
+    try:
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
+            png.verify()  # the checksums, which reading the pixels passes over; it uses the image up
+        with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
+            if (png.mode, png.size) != ("L", (size, size)):
+                raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
+            return np.asarray(png)
+    except Exception as e:  # Pillow raises all kinds for a damaged file
+        raise PathfinderError(f"{path}: missing or not a grey PNG of {size} x {size} pixels ({e})") from e

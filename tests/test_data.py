@@ -576,18 +576,6 @@ def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_
     assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]
 
 
-def test_official_images_of_another_size_are_refused(tmp_path):
-    for place, name in (("pathfinder32", "pathfinder"), ("pathfinder128", "pathx")):
-        level = tmp_path / place / "curv_contour_length_14"
-        for folder in ("imgs/0", "metadata"):
-            (level / folder).mkdir(parents=True)
-        Image.new("L", (64, 64)).save(level / "imgs/0/sample_0.png")
-        (level / "metadata/0.npy").write_text("imgs/0 sample_0.png 0 1 1.0\n")
-        with pytest.raises(data.DataError, match="images of 4,096 pixels, not "):
-            data.load(name, tmp_path, levels="hard")
-    assert not (tmp_path / "packed").exists()
-
-
 def test_nothing_is_fetched_for_what_is_packed(tmp_path, monkeypatch, capsys):
     splits = {s: (*data.ragged([b"a", b"b"]), [1]) for s in ("train", "val", "test")}
     data.pack(tmp_path / "packed" / "retrieval", "retrieval", splits, {"from": "test"})

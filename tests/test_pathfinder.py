@@ -1,33 +1,38 @@
 """Pathfinder: the fast generator against the original's statistics, a step-by-step version, and one real
 image."""
 
-import errno
+import functools
 import hashlib
-import json
+import io
 import multiprocessing
 import os
-import signal
+import resource
+import shutil
+import struct
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 from reference_pathfinder import Reference, flip, move
 
+import data
 import pathfinder
 from pathfinder import (
-    BLOCK,
     PathfinderError,
     generate_block,
     generate_set,
+    pack_png_folder,
     parameters,
-    read_png_folder,
+    read_png,
     tables,
 )
+
+ROOT = Path(pathfinder.__file__).parent
 
 # Upstream's own program, instrumented: mean and standard error of tries of step B, distractors placed, % of
 # pixels that are 0, mean grey, distance of the markers in pixels. Easy and intermediate: K //
@@ -39,6 +44,7 @@ UPSTREAM = {
     (64, "easy"): ((11.06, 0.28), (7.96, 0.04), (80.08, 0.05), (10.27, 0.03), (33.95, 0.16)),
     (128, "easy"): ((1.77, 0.07), (16.99, 0.01), (89.01, 0.02), (6.318, 0.009), (53.3, 0.6)),
     (128, "hard"): ((348, 33), (7.75, 0.03), (86.26, 0.03), (7.94, 0.02), (74.9, 1.1)),
+    (256, "hard"): ((8.1, 0.6), (7.00, 0.01), (96.12, 0.01), (2.947, 0.005), (125.5, 2.1)),
 }
 
 
@@ -65,8 +71,7 @@ def close(ours, theirs, sigmas=4):
 
 @pytest.mark.parametrize("size, level", UPSTREAM)
 def test_statistics_of_the_original(size, level):
-    few = {32: 4, 64: 1, 128: 1}[size]
-    b = blocks(size, level, 1, range(few), rendering="upstream")
+    b = blocks(size, level, 1, range(4 if size == 32 else 1), rendering="upstream")
     ours = statistics(b.attempts, b.distractors, b.images, distance(b.markers))
     assert all(close(ours, UPSTREAM[size, level])), ours
     assert abs(b.label.mean() - 0.5) < 4 * 0.5 / len(b.label) ** 0.5
@@ -82,7 +87,7 @@ def test_agrees_with_the_step_by_step_version():
     assert all(close(ours, theirs)), (ours, theirs)
 
 
-@pytest.mark.parametrize("size, m", [(32, 1), (64, 1), (128, 3), (256, 3)])
+@pytest.mark.parametrize("size, m", [(16, 1), (32, 1), (64, 1), (128, 3), (256, 3)])
 def test_table_rows_are_what_maps_say(size, m):
     """Weights and conflicts of all candidates at random moments of growth: tables against maps."""
     level = "easy" if size == 64 else "hard"  # 64 hard takes the most tries of all
@@ -119,36 +124,19 @@ def test_table_rows_are_what_maps_say(size, m):
     assert conflicts > 0
 
 
-def test_distractors_see_what_upstream_shows_them(monkeypatch):
-    """The frame, all target paddles but the last of snake 0, and the whole of the distractors before."""
-    tab, rng, n = tables(32, 1), np.random.default_rng(0), 20
-    laid, _ = pathfinder.target_snakes(tab, rng, 14, n)
-    maps, slots = [], []
-    seed, extend = pathfinder.seed_distractors, pathfinder.extend
+GOLDEN = {  # sha256 of the first 20 images and labels of seed 0: what results/ and sets on disk were made of
+    (16, "hard"): "01553c5c611c976a",
+    (32, "hard"): "df1ced64b3bdb891",
+    (64, "easy"): "d1f0474004b35277",
+    (128, "intermediate"): "e5d018713a08b9e1",
+    (256, "easy"): "1dcc4471b3d7c9c2",
+}
 
-    def watched_seed(tab, rng, occupied, who):
-        maps.append(occupied.copy())
-        return seed(tab, rng, occupied, who)
 
-    def watched_extend(tab, rng, pivot, g, laid):
-        slots.append(len(laid))
-        return extend(tab, rng, pivot, g, laid)
-
-    monkeypatch.setattr(pathfinder, "seed_distractors", watched_seed)
-    monkeypatch.setattr(pathfinder, "extend", watched_extend)
-    others, placed = pathfinder.distractor_snakes(tab, rng, laid, 4, 5)
-    assert len(maps) == 5 * 5 and placed.any()
-    assert slots == [27 + 4 * snake + e for snake in range(5) for _ in range(5) for e in range(3)]
-    b, ref = tab.border, Reference(32, "hard", rng)
-    for i in range(n):
-        M = np.full((32, 32), 255)
-        M[1:-1, 1:-1] = 0
-        before = [*laid[:26, :, i], laid[27, :, i]]
-        for seen, more in ((maps[0], before), (maps[-1], others[:-4, :, i])):
-            for g, y, x in more:
-                if g != tab.NOTHING:
-                    M = np.maximum(M, ref.patch((y, x), tab.drawn[g], M.shape, "upstream")[1])
-            assert np.array_equal(seen[i], np.pad(M, b))
+@pytest.mark.parametrize("size, level", GOLDEN)
+def test_a_block_is_what_it_always_was(size, level):
+    b = generate_block(size, level, seed=0, block=0, n=20)
+    assert hashlib.sha256(b.images.tobytes() + b.label.tobytes()).hexdigest()[:16] == GOLDEN[size, level]
 
 
 def test_seed_elements_and_angles_that_pass():
@@ -169,12 +157,12 @@ def test_seed_elements_and_angles_that_pass():
     assert sorted(set(free.tolist())) == [6, 9]
 
 
-@pytest.mark.parametrize("size, rendering", [(32, "lra"), (32, "upstream"), (128, "upstream")])
+@pytest.mark.parametrize("size, rendering", [(16, "lra"), (32, "lra"), (32, "upstream"), (128, "upstream")])
 def test_images_are_the_recorded_paddles_and_markers(size, rendering):
-    """Drawn again by the step-by-step version, which knows no distractors: at 32 where there are none, at 128
-    they can only add."""
+    """Drawn again by the step-by-step version, which knows no distractors: to 32 pixels where there are none,
+    at 128 they can only add."""
     b = generate_block(size, "hard", 3, 0, rendering=rendering, masks=True)
-    ids = np.flatnonzero(b.distractors == 0)[:20] if size == 32 else range(2)
+    ids = np.flatnonzero(b.distractors == 0)[:20] if size <= 32 else range(2)
     for i in ids:
         ref = Reference(size, "hard", np.random.default_rng(0), rendering)
         ref.m, ref.canvas, ref.markers = int(b.margin[i]), np.zeros((size, size)), b.markers[i].tolist()
@@ -186,7 +174,7 @@ def test_images_are_the_recorded_paddles_and_markers(size, rendering):
                 assert s[line > 0.9 * line.max()].all()
         ref.finish()
         difference = b.images[i].astype(int) - ref.image
-        if size == 32:
+        if size <= 32:
             assert not b.masks[i].max() & 4
             # single precision; upstream's rounding to nearest has many ties, such as 1.5 * 147
             assert np.abs(difference).max() <= 1
@@ -251,11 +239,13 @@ def logistic_accuracy(x, y):
     return right / len(y)
 
 
-def test_simple_features_do_not_tell_the_label():
-    b = blocks(32, "hard", 5, range(4))
-    d = distance(b.markers)
-    features = np.column_stack((d, d**2, (b.images > 0).mean((1, 2)), b.images.mean((1, 2))))
-    assert logistic_accuracy(features, b.label) < 0.55
+@pytest.mark.parametrize("size, level", [(32, "hard"), *((16, level) for level in pathfinder.FOLDERS)])
+def test_simple_features_do_not_tell_the_label(size, level):
+    b = blocks(size, level, 5, range(10 if size == 16 else 4))
+    d, lit = distance(b.markers), ((b.images > limit).mean((1, 2)) for limit in (0, 127))
+    features = np.column_stack((d, d**2, *lit, b.images.mean((1, 2))))
+    assert abs(b.label.mean() - 0.5) < 4 * 0.5 / len(b.label) ** 0.5
+    assert logistic_accuracy(features, b.label) < 0.56
     features[:, 2] += 0.1 * b.label  # the same classifier notices a leak
     assert logistic_accuracy(features, b.label) > 0.8
 
@@ -264,218 +254,99 @@ def test_simple_features_do_not_tell_the_label():
 # Sets on disk
 
 
-def folder_hash(folder):
-    """Of all arrays of a complete set."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    names = pathfinder.array_specs(manifest["size"], manifest["level"], manifest["n"])
-    return hashlib.sha256(b"".join((folder / f"{name}.npy").read_bytes() for name in names)).hexdigest()
+def test_a_killed_run_continues_to_the_same_set(tmp_path):
+    """After a disk that was full, and after SIGKILL in the middle of a run of two workers."""
+    set_ = dict(size=32, level="easy", n=3500, seed=6, progress=False)
+    images, label, digest = generate_set(tmp_path / "unbroken", workers=1, **set_)
+    block = generate_block(32, "easy", 6, 3, n=500)
+    assert np.array_equal(images[3000:], block.images.reshape(500, 1024))
+    assert images.shape == (3500, 1024) and np.array_equal(label[3000:], block.label)
+    assert digest == hashlib.sha256(images.tobytes() + label.tobytes()).hexdigest()
 
+    def done():
+        return sum(part.stat().st_size // 1_024_000 for part in tmp_path.glob("broken/images-*.part"))
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """3,500 images in one go."""
-    folder = tmp_path_factory.mktemp("whole") / "set"
-    generate_set(folder, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    return folder
-
-
-def test_set_is_its_blocks_whatever_the_workers(whole, tmp_path):
-    manifest = generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=2, progress=False)
-    assert folder_hash(tmp_path) == folder_hash(whole)
-    assert manifest["sha256"] == json.loads((whole / "manifest.json").read_text())["sha256"]
-    assert generate_set(tmp_path, 32, "easy", 3500, seed=6) == manifest  # nothing to do
-    assert not (tmp_path / "unfinished.json").exists()
-    last = generate_block(32, "easy", 6, 3, n=500)
-    for name, dtype_shape in pathfinder.array_specs(32, "easy", 3500).items():
-        stored = np.load(whole / f"{name}.npy")
-        assert stored.shape == dtype_shape[1]
-        assert np.array_equal(stored[3 * BLOCK :], getattr(last, name).reshape(500, *stored.shape[1:])), name
-    images, label = (np.load(whole / f"{name}.npy") for name in ("images", "label"))
-    assert manifest["sha256"] == hashlib.sha256(images.tobytes() + label.tobytes()).hexdigest()
-    assert manifest["positive"] == label.sum()
-    few = generate_block(32, "easy", 6, 3, n=7)
-    assert np.array_equal(few.images, last.images[:7]) and np.array_equal(few.paddles, last.paddles[:7])
-
-
-def test_seeds_blocks_and_levels_differ():
-    a = generate_block(32, "easy", 0, 0, n=50).images
-    assert np.array_equal(a, generate_block(32, "easy", 0, 0, n=50).images)
-    for other in ((32, "easy", 1, 0), (32, "easy", 0, 1), (32, "intermediate", 0, 0)):
-        assert not np.array_equal(a, generate_block(*other, n=50).images)
-    assert len(np.unique(a, axis=0)) == 50
-
-
-def test_killed_and_continued_is_the_same_set(whole, tmp_path):
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, unlimited[1]))
+    try:
+        with pytest.raises(PathfinderError, match="broken: File too large; the set needs 0.00 GB"):
+            generate_set(tmp_path / "broken", workers=1, **set_)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert done() == 1
     code = (
         "import sys, time, pathfinder; plain = pathfinder.generate_block\n"
         "def slow(*a): time.sleep(0.5); return plain(*a)\n"
         "pathfinder.generate_block = slow\n"
-        "pathfinder.generate_set(sys.argv[1], 32, 'easy', 3500, seed=6, workers=2)"
+        f"pathfinder.generate_set(sys.argv[1], workers=2, **{set_})"
     )
-    root = Path(pathfinder.__file__).parent
-    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=root, stderr=subprocess.PIPE)
-    marks, deadline = tmp_path / "blocks_done", time.time() + 60
-    while not (marks.exists() and b"1" in marks.read_bytes()):
-        assert child.poll() is None and time.time() < deadline, child.stderr.read()
-        time.sleep(0.02)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert marks.read_bytes().count(b"1") < 4 and not (tmp_path / "manifest.json").exists()
-    done = [k for k, mark in enumerate(marks.read_bytes()) if mark == ord("1")]
-    before = (tmp_path / "attempts.npy").read_bytes()
+    command = [sys.executable, "-c", code, str(tmp_path / "broken")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
+        while done() < 2:
+            assert child.poll() is None, child.stderr.read()
+            time.sleep(0.02)
+        child.kill()
+    assert not (tmp_path / "broken" / "manifest.json").exists()
     made = []
-    write_block = pathfinder.write_block
-
-    def noting(folder, identity, block):
-        made.append(block)
-        return write_block(folder, identity, block)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pathfinder, "write_block", noting)
-        generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    assert before and not set(made) & set(done)  # what was done is kept
-    assert folder_hash(tmp_path) == folder_hash(whole)
+        patch.setattr(pathfinder, "generate_block", lambda *a: made.append(a[3]) or generate_block(*a))
+        assert generate_set(tmp_path / "broken", workers=1, **set_)[2] == digest
+    assert made in ([2, 3], [3])  # what was done is kept
+    names = [sorted(path.name for path in tmp_path.glob(f"{run}/*")) for run in ("unbroken", "broken")]
+    assert names[0] == names[1] == ["images.npy", "label.npy", "lock", "manifest.json"]
 
 
-def test_two_processes_at_once(whole, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    children = [
-        context.Process(target=generate_set, args=(tmp_path, 32, "easy", 3500, 6, 1, False)) for _ in range(2)
-    ]
+def test_processes_that_prepare_at_once_make_one_set(tmp_path):
+    context = multiprocessing.get_context("fork")
+    arguments = (tmp_path, 16, "easy", 2500, 0, 2, False)
+    children = [context.Process(target=generate_set, args=arguments) for _ in range(2)]
     for child in children:
         child.start()
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0, 0]
-    assert folder_hash(tmp_path) == folder_hash(whole)
+    before = (tmp_path / "images.npy").stat().st_mtime_ns
+    images, label, _ = generate_set(*arguments)
+    assert np.array_equal(label, blocks(16, "easy", 0, range(3)).label[:2500])
+    assert (tmp_path / "images.npy").stat().st_mtime_ns == before
 
 
-def test_folder_of_another_set_is_refused(whole, tmp_path):
-    with pytest.raises(PathfinderError, match="level easy instead of hard"):
-        generate_set(whole, 32, "hard", 3500, seed=6)
-    with pytest.raises(PathfinderError, match="n 3500 instead of 10"):
-        generate_set(whole, 32, "easy", 10, seed=6)
-    (tmp_path / "images.npy").write_bytes(b"something")
-    with pytest.raises(PathfinderError, match="no manifest.json"):
-        generate_set(tmp_path, 32, "easy", 10)
-    assert (tmp_path / "images.npy").read_bytes() == b"something"
-    for bad in ((33, "easy"), (32, "difficult")):
-        with pytest.raises(PathfinderError, match="no Pathfinder set"):
-            generate_set(tmp_path, *bad)
+def test_a_damaged_set_and_one_of_something_else_are_refused(tmp_path):
+    set_ = dict(folder=tmp_path, size=16, level="easy", n=20)
+    generate_set(**set_)
+    for other, match in (
+        (dict(level="hard"), "level easy instead of hard"),
+        (dict(n=9), "n 20 instead of 9"),
+        (dict(size=33), "no Pathfinder set 33"),
+    ):
+        with pytest.raises(PathfinderError, match=match):
+            generate_set(**set_ | other)
+    for name in ("label.npy", "images.npy", "manifest.json"):
+        path = tmp_path / name
+        content = path.read_bytes()
+        for damaged in (content[:-9], content[:-9] + b"[" + content[-8:], b"[1]", b""):
+            path.write_bytes(damaged)
+            with pytest.raises(PathfinderError, match=f"{tmp_path} is damaged"):
+                generate_set(**set_)
+        path.write_bytes(content)
+    generate_set(**set_)
 
 
-def test_damaged_set_is_refused(tmp_path):
-    generate_set(tmp_path, 32, "easy", 20, progress=False)
-    with open(tmp_path / "images.npy", "r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(PathfinderError, match="images.npy"):
-        generate_set(tmp_path, 32, "easy", 20)
-    for content in ("[1]", "{", "1"):
-        (tmp_path / "manifest.json").write_text(content)
-        with pytest.raises(PathfinderError, match="manifest.json is damaged"):
-            generate_set(tmp_path, 32, "easy", 20)
-
-
-def test_full_disk_is_one_sentence_and_the_rest_follows(whole, tmp_path, monkeypatch):
-    fsync, calls = os.fsync, []
-
-    def full(descriptor):
-        calls.append(descriptor)
-        if len(calls) == 12:  # in the second block
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(PathfinderError, match="No space left on device"):
-        generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    assert (tmp_path / "blocks_done").read_bytes() == b"1" and not (tmp_path / "manifest.json").exists()
-    generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    assert folder_hash(tmp_path) == folder_hash(whole)
-    (tmp_path / "manifest.json").rename(tmp_path / "unfinished.json")
-    for name in ("images", "label"):  # as it is when the disk was full before the first block
-        with open(tmp_path / f"{name}.npy", "r+b") as file:
-            file.seek(128)
-            file.write(bytes((tmp_path / f"{name}.npy").stat().st_size - 128))
-    (tmp_path / "blocks_done").touch()
-    generate_set(tmp_path, 32, "easy", 3500, seed=6, workers=1, progress=False)
-    assert folder_hash(tmp_path) == folder_hash(whole)
-    monkeypatch.setattr(pathfinder.shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    with pytest.raises(PathfinderError, match="0.00 GB free"):
-        generate_set(tmp_path / "other", 32, "easy", 3500)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# The official layout
-
-
-@pytest.fixture
-def official(tmp_path):
-    """A miniature pathfinder32: easy with the release's empty image, hard with two metadata files."""
-    root = tmp_path / "pathfinder32"
-    pixels = np.random.default_rng(0).integers(0, 256, (14, 32, 32), np.uint8)
-    hard = {0: [0, 1], 2: [0], 10: [0, 1]}
-    layout = {"curv_baseline": {0: [171, 172, 173]}, "curv_contour_length_14": hard}
-    for level, batches in layout.items():
-        (root / level / "metadata").mkdir(parents=True)
-        for k, samples in batches.items():
-            (root / level / f"imgs/{k}").mkdir(parents=True)
-            lines = []
-            for i in samples:
-                path = root / level / f"imgs/{k}/sample_{i}.png"
-                Image.fromarray(pixels[(k + i) % 14]).save(path)
-                lines.append(f"imgs/{k} sample_{i}.png {i} {(k + i) % 2} 1.0 6 2 2 0.5 1 1\n")
-            (root / level / f"metadata/{k}.npy").write_text("".join(lines))
-    (root / "curv_baseline/imgs/0/sample_172.png").write_bytes(b"")
-    return root, pixels
-
-
-def test_png_folder(official):
-    root, pixels = official
-    images, label = read_png_folder(root, "hard", progress=False)
-    assert np.array_equal(images, pixels[[0, 1, 2, 10, 11]].reshape(5, 1024))
-    assert label.tolist() == [0, 1, 0, 0, 1] and images.dtype == label.dtype == np.uint8
-    images, label = read_png_folder(root, "easy", progress=False)  # 172 is empty, and known to be
-    assert np.array_equal(images, pixels[[171 % 14, 173 % 14]].reshape(2, 1024)) and label.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize(
-    "file, content, message",
-    [
-        ("imgs/2/sample_0.png", b"", "imgs/2/sample_0.png: missing or unreadable"),
-        ("imgs/10/sample_1.png", None, "imgs/10/sample_1.png: missing or unreadable"),
-        ("imgs/0/sample_1.png", b"\x89PNG\r\n", "imgs/0/sample_1.png: missing or unreadable"),
-        ("metadata/0.npy", b"imgs/0 sample_0.png 0 1 1.0\nimgs/0 sample_1.png 1\n", "metadata/0.npy, line 2"),
-        ("metadata/0.npy", b"imgs/0 sample_0.png 0 7 1.0\n", "metadata/0.npy, line 1"),
-        ("metadata/0.npy", b"", "metadata lists no images"),
-        ("metadata/0.npy", b"imgs/0 ../../../secret.png 0 1\n", "metadata/0.npy, line 1"),
-    ],
-)
-def test_png_folder_names_what_is_wrong(official, file, content, message):
-    path = official[0] / "curv_contour_length_14" / file
-    path.unlink() if content is None else path.write_bytes(content)
-    if content == b"" and "metadata" in file:
-        for other in ("2.npy", "10.npy"):
-            path.with_name(other).write_bytes(b"")
-    with pytest.raises(PathfinderError, match=message.replace("/", "[/\\\\]")):
-        read_png_folder(official[0], "hard", progress=False)
-
-
-def test_a_damaged_png_is_never_another_image(official):
-    """Its checksums are looked at: reading the pixels passes over them."""
-    path = official[0] / "curv_contour_length_14" / "imgs/2/sample_0.png"
-    Image.fromarray(generate_block(32, "hard", seed=0, block=0, n=1).images[0]).save(path)
-    whole = path.read_bytes()
-    images, _ = read_png_folder(official[0], "hard", progress=False)
-    for i in range(0, len(whole), 7):
-        flipped, torn = bytes([whole[i] ^ 1]) + whole[i + 1 :], bytes(len(whole) - i)
-        for rest in (flipped, torn):
-            path.write_bytes(whole[:i] + rest)
-            try:
-                found, _ = read_png_folder(official[0], "hard", progress=False)
-            except PathfinderError as error:
-                assert "sample_0.png: missing or unreadable" in str(error)
-            else:
-                assert np.array_equal(found, images)
+def test_the_hash_in_a_record(tmp_path, monkeypatch):
+    """sha256 of the levels' sha256, each of the pixels and then the labels: as it was when results/ began."""
+    few = functools.partial(generate_set, n=50, workers=1, progress=False)
+    monkeypatch.setattr(pathfinder, "generate_set", few)
+    levels = [generate_block(32, level, 0, 0, n=50) for level in pathfinder.FOLDERS]
+    digests = [hashlib.sha256(b.images.tobytes() + b.label.tobytes()).hexdigest() for b in levels]
+    source = data.load("pathfinder", tmp_path).source
+    assert source["hash"] == hashlib.sha256("".join(digests).encode()).hexdigest()
+    assert source | dict(hash="") == {
+        "from": "generated", "seed": 0, "hash": "", "counts": {"train": 120, "val": 5, "test": 5},
+    }  # fmt: skip
+    hard = data.load("pathfinder", tmp_path, levels="hard")
+    assert hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest()
+    rows = levels[2].images[np.sort(data.fixed_order(50)[45:])].reshape(-1)
+    assert np.array_equal(hard.test.tokens, rows)
 
 
 def test_workers_are_as_many_as_the_cores_that_may_be_used(monkeypatch):
@@ -486,6 +357,92 @@ def test_workers_are_as_many_as_the_cores_that_may_be_used(monkeypatch):
     assert pathfinder.usable_cores() == os.cpu_count()
 
 
-def test_png_folder_of_something_else(tmp_path):
-    with pytest.raises(PathfinderError, match="not an official folder"):
-        read_png_folder(tmp_path, "hard")
+# ------------------------------------------------------------------------------------------------------------
+# The official layout
+
+
+@pytest.fixture
+def official(tmp_path, monkeypatch):
+    """A miniature pathfinder32: easy with the release's empty image, hard with three metadata files."""
+    monkeypatch.setattr(pathfinder, "OFFICIAL_IMAGES", 5)
+    root = tmp_path / "pathfinder32"
+    pixels = generate_block(32, "hard", 0, 0, n=16).images
+    hard = {0: [0, 1], 2: [0], 10: [0, 1]}
+    for level, samples in (("curv_baseline", {0: range(170, 175)}), ("curv_contour_length_14", hard)):
+        (root / level / "metadata").mkdir(parents=True)
+        for k, numbers in samples.items():
+            (root / level / f"imgs/{k}").mkdir(parents=True)
+            for i in numbers:
+                Image.fromarray(pixels[(k + i) % 16]).save(root / level / f"imgs/{k}/sample_{i}.png")
+            lines = [f"imgs/{k} sample_{i}.png {i} {(k + i) % 2} 1.0 6 2 2 0.5 1 1\n" for i in numbers]
+            (root / level / f"metadata/{k}.npy").write_text("".join(lines))
+    (root / "curv_baseline/imgs/0/sample_172.png").write_bytes(b"")
+    return root, pixels.reshape(16, 1024)
+
+
+def test_official_images_are_packed_level_by_level_and_stay_official(official, tmp_path):
+    root, pixels = official
+    images, label, _ = pack_png_folder(tmp_path / "packed" / "pathfinder-hard", root, 32, "hard")
+    assert np.array_equal(images, pixels[[0, 1, 2, 10, 11]]) and label.tolist() == [0, 1, 0, 0, 1]
+    images, label, _ = pack_png_folder(tmp_path / "easy", root, 32, "easy")
+    assert np.array_equal(images, pixels[[10, 11, 13, 14]]) and label.tolist() == [0, 1, 1, 0]
+    shutil.rmtree(root)
+    task = data.load("pathfinder", tmp_path, levels="hard")
+    assert task.source["from"] == "lra_release" and len(task.train.label) == 4
+    with pytest.raises(data.DataError, match="curv_baseline.metadata lists 0 images, not 5"):
+        data.load("pathfinder", tmp_path)
+
+
+def bomb():
+    """A PNG of 40,000 x 40,000 pixels, says its header."""
+    body = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
+
+
+def saved(mode, side, form):
+    content = io.BytesIO()
+    Image.new(mode, (side, side)).save(content, form)
+    return content.getvalue()
+
+
+PICTURE = "imgs/2/sample_0.png: missing or not a grey PNG of 32 x 32"
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("imgs/2/sample_0.png", None, PICTURE),
+        ("imgs/2/sample_0.png", b"", PICTURE),
+        ("imgs/2/sample_0.png", b"\x89PNG\r\n", PICTURE),
+        ("imgs/2/sample_0.png", bomb(), PICTURE),
+        ("imgs/2/sample_0.png", saved("L", 64, "PNG"), PICTURE + r" pixels \(mode L, 64 x 64"),
+        ("imgs/2/sample_0.png", saved("RGB", 32, "PNG"), PICTURE + r" pixels \(mode RGB"),
+        ("imgs/2/sample_0.png", saved("L", 32, "EPS"), PICTURE),  # which Pillow would start Ghostscript for
+        ("metadata/2.npy", b"imgs/2 sample_0.png 0 7 1.0\n", "metadata/2.npy, line 1: not `imgs"),
+        ("metadata/2.npy", b"imgs/2 ../../../secret.png 0 1\n", "metadata/2.npy, line 1: not `imgs"),
+        ("metadata/2.npy", b"imgs/0 sample_1.png 0 1\n", "metadata/2.npy, line 1: listed before"),
+        ("metadata/2.npy", None, "metadata lists 4 images, not 5"),
+    ],
+)
+def test_png_folder_names_what_is_wrong(official, tmp_path, file, content, message):
+    path = official[0] / "curv_contour_length_14" / file
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(PathfinderError, match=message):
+        pack_png_folder(tmp_path / "packed", official[0], 32, "hard", progress=False)
+    assert not (tmp_path / "packed" / "manifest.json").exists()
+
+
+def test_a_damaged_png_is_never_another_image(official):
+    """Its checksums are looked at: reading the pixels passes over them."""
+    path = official[0] / "curv_contour_length_14/imgs/2/sample_0.png"
+    whole, image = path.read_bytes(), read_png(path, 32)
+    refused = 0
+    for i in range(0, len(whole), 5):
+        flipped, torn = bytes([whole[i] ^ 1]) + whole[i + 1 :], bytes(len(whole) - i)
+        for rest in (flipped, torn):
+            path.write_bytes(whole[:i] + rest)
+            try:
+                assert np.array_equal(read_png(path, 32), image)
+            except PathfinderError:
+                refused += 1
+    assert refused > len(whole) / 5
