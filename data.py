@@ -1418,18 +1418,19 @@ def square(tokens):
 # ------------------------------------------------------------------------------------------ pathfinder
 
 
-def load_pathfinder(root, name, levels):
+def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders (under any of the names the archive's layouts give them) where they are, or were
     when they were packed; else our own sets. levels: one, or "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
+    n, size = (MINI_PATHFINDER, 16) if mini else (200_000, size)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
-    ours = official is None and not any(map(is_whole, packs.values()))
+    ours = mini or (official is None and not any(map(is_whole, packs.values())))
     sets, hashes = {}, []
     for level in wanted:
         if ours:
-            *sets[level], digest = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level)
+            *sets[level], digest = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level, n)
         else:
             folder = official or places[0]  # gone, its packed levels stay; what is not packed is then refused
             *sets[level], digest = pathfinder.pack_png_folder(packs[level], folder, size, level)
@@ -1438,7 +1439,7 @@ def load_pathfinder(root, name, levels):
     source = {"from": "generated", "seed": 0} if ours else {"from": "lra_release"}
     source["hash"] = hashlib.sha256("".join(hashes).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
-    return Task(name, **SHAPES[name], **splits, source=source)
+    return Task(name, **(SHAPES[name] | {"max_length": size * size}), **splits, source=source)
 
 
 def pathfinder_splits(sets):
@@ -1572,14 +1573,14 @@ def load(
     try:
         if smoke:
             task = smoke_task(name)
-        elif mini and name in PATHFINDER_SIZE:
-            raise DataError(f"--mini: there is no mini {name} yet; choose another task or leave --mini out")
+        elif mini and name in ("pathx", "pathx256"):
+            raise DataError(f"--mini: there is no mini {TITLES[name]}; choose another task")
         elif name == "listops":
             task = load_listops(root, mini, limit)
         elif name == "image":
             task = load_image(root, mini)
         elif name in PATHFINDER_SIZE:
-            task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard")
+            task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard", mini)
         else:
             task = TASKS[name](root)
     except pathfinder.PathfinderError as error:
@@ -1638,7 +1639,7 @@ def require_texts(name, max_length):
         raise DataError(f"--max-length: {name} has at most {SHAPES[name]['max_length']} bytes, give no more")
 
 
-MINI_BYTES = 256  # of a text in the mini tier
+MINI_BYTES, MINI_PATHFINDER = 256, 40_000  # in the mini tier: bytes of a text, images of a level
 
 
 def technique_rows(name, techniques="yes", mini=False):
