@@ -117,7 +117,7 @@ MINI = {"transformer": (MINI5, TASKS5), "mega": (MINI_MEGA, TASKS_MEGA)}
 MINI |= {"ema-attention": (MINI_EMA, TASKS_MEGA)}
 # Not in the paper: a parent with one thing changed. Which part of it does the work?
 VARIANTS = {
-    "linear":         ("transformer", dict(kind="linear")),  # is its 65.9 a matter of training, too?
+    "linear":         ("transformer", dict(kind="linear")),  # is its 65.9 a matter of training?
     "window":         ("transformer", dict(band=2)),         # attention that reaches as far as K = 5
     "conv-attention": ("transformer", dict(conv=5)),         # a convolution of K = 5 in front of the attention
     "gau":            ("mega", dict(ema=False)),             # MEGA without its moving average
