@@ -119,7 +119,7 @@ MINI |= {"ema-attention": (MINI_EMA, TASKS_MEGA)}
 VARIANTS = {
     "linear":         ("transformer", dict(kind="linear")),  # is its 65.9 a matter of training?
     "window":         ("transformer", dict(band=2)),         # attention that reaches as far as K = 5
-    "conv-attention": ("transformer", dict(conv=5)),         # a convolution of K = 5 in front of the attention
+    "conv-attention": ("transformer", dict(conv=5)),         # a convolution of K = 5 comes first
     "gau":            ("mega", dict(ema=False)),             # MEGA without its moving average
 }
 MAX_LENGTH = dict(listops=2000, image=1024, pathfinder=1024, text=4096, retrieval=4096)  # Table 6
