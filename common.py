@@ -236,7 +236,7 @@ OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_te
 OVERRIDES += ("max_length",)
 # Rows of a recipe that are not for the model.
 TRAINING = ("lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "epochs", "steps", "clip")
-TRAINING += ("technique", "augment", "denoise_norm")
+TRAINING += ("technique", "augment", "denoise_norm", "stride", "hours")
 
 
 def column(table, tasks, task):

@@ -1,0 +1,346 @@
+"""Beyond the papers: how far must a model see? A dial that changes nothing but the range of a task, and a
+measure of the range that a trained model uses.
+
+    python exp_range.py --task text --mini                       the dial: five strides
+    python exp_range.py --task text --mini --model conv --kernel 5 31 --stride 1 16
+    python exp_range.py --task text --mini --figure range        the measure, for all finished models of a task
+    python exp_range.py --report --mini                          the table and its claims
+
+Paper A concludes from small kernels that the Long Range Arena is mostly short-range. The control is the
+same task with a longer range. The dial re-orders every document alike: position i goes to (i mod s) (L / s) + i div
+s. Symbols, labels and lengths stay; what were neighbours are now L / s positions apart. s = 1 is the paper's
+task. A bag of symbols (K = 1) cannot notice the dial. On square images s = width is the transpose.
+
+Claims of the mini tier, fixed before its runs (CLAIMS): on Text at s = 16 small kernels lose at least 5
+points; K = 31, whose four layers reach 60 positions, wins back at least 2 of what K = 5 loses; attention with
+rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at most 2; S4, whose kernels
+start near lag 0, loses at least 1 more than gMLP; a bag loses nothing.
+
+The measure: how much do two positions interact in the answer? With mean pooling first derivatives say little,
+so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where f(i) has
+symbol i exchanged for one from elsewhere. R = sum d |I| / sum |I| is its mean distance (as in City-Networks);
+the distance that holds 90 % of it stands beside it. A stack of convolutions must be 0 beyond twice its reach.
+
+Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
+"""
+
+import argparse
+from itertools import product
+
+import numpy as np
+import torch
+
+import common
+import data
+import exp_kernels
+import exp_locality
+import exp_multitask
+import exp_positional
+import models
+import records
+from records import markdown
+
+TASKS = ("text", "image", "listops", "retrieval", "pathfinder")
+STRIDES = (1, 4, 16, 64, "random")
+NAMES = dict(
+    bag="bag of symbols",
+    conv="convolution",
+    window="attention to 2 neighbours",
+    transformer="Transformer, rotary",
+    learned="Transformer, learned positions",
+    s4="S4",
+    gmlp="gMLP",
+    mega="MEGA",
+)
+# The mini tier: all models alike.
+MINI = dict(text=dict(epochs=10), image=dict(epochs=5), listops=dict(epochs=4), retrieval=dict(epochs=4))
+
+
+def dial(task, *signed):
+    """The cells of a claim: pairs (sign, row) at strides 1 and 16, the loss between which counts."""
+    return [(sign * end, task, f"{row}, s={s}") for sign, row in signed for end, s in ((1, 1), (-1, 16))]
+
+
+K5, K31, ROTARY = "convolution K=5", "convolution K=31", NAMES["transformer"]
+CLAIMS = [  # (words, signed cells, from, to), in points
+    ("Text: K = 5 loses by the dial", dial("text", (1, K5)), 5, None),
+    ("Text, s = 16: K = 31 over K = 5", [(1, "text", f"{K31}, s=16"), (-1, "text", f"{K5}, s=16")], 2, None),
+    ("Text: the Transformer loses less than K = 5", dial("text", (1, K5), (-1, ROTARY)), 2, None),
+    ("Text: gMLP loses little", dial("text", (1, "gMLP")), None, 2),
+    ("Text: S4 loses more than gMLP", dial("text", (1, "S4"), (-1, "gMLP")), 1, None),
+    ("Text: a bag of symbols loses nothing", dial("text", (1, NAMES["bag"])), -0.5, 0.5),
+]
+
+# ------------------------------------------------------------------------------------------ the dial
+
+
+def recipe(model, name, kernel=None, stride=1, techniques="yes", mini=False):
+    """The recipe of the script that has this model, with the stride; in the mini tier equal epochs."""
+    if model in ("bag", "conv"):
+        hp = {"block": "conv"} | exp_locality.recipe(name, techniques, mini, kernel=kernel or 1)
+    elif model == "learned":
+        hp = exp_positional.variant_recipe(name, "learned", techniques, mini=mini)
+    elif model in ("s4", "gmlp"):
+        hp = exp_kernels.recipe(model, name, techniques, mini)
+    else:
+        hp = exp_multitask.recipe(model, name, techniques, mini)
+    return hp | (MINI.get(name, {}) if mini else {}) | {"stride": stride}
+
+
+def build(task, hp):
+    return (exp_locality if hp["block"] == "conv" else exp_multitask).build(task, hp)
+
+
+def label(model, cell):
+    kernel = f" K={cell['kernel']}" if "kernel" in cell else ""
+    words = [f"{NAMES[model]}{kernel}"] + ["no techniques"] * ("techniques" in cell)
+    return ", ".join([*words, f"s={cell['stride']}"])
+
+
+# ------------------------------------------------------------------------------------------ the measure
+
+DISTANCES = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 255)
+
+
+@torch.no_grad()
+def interactions(model, task, distances, examples=64, seed=0, shuffle=False):
+    """Mean |f(ij) - f(i) - f(j) + f(0)| at each distance j - i, (n,) float64 numpy.
+
+    f is the logit of the true class (of two classes the only one), in float64. Positions are drawn anew for
+    every distance; the symbols put there are drawn from the same documents. shuffle: the control, every
+    document's symbols in random order.
+    """
+    model, draw = model.double().eval(), torch.Generator().manual_seed(seed)
+    longest = task.lengths["test"].argsort(descending=True, stable=True)[: 4 * examples]
+    batch = task.gather("test", longest[torch.randperm(len(longest), generator=draw)[:examples]])
+    tokens, mask = batch.tokens, batch.mask.clone()
+    length = mask[:: task.docs].sum(1)
+    rows = torch.arange(0, len(tokens), task.docs)  # of a pair, positions of the first document
+    if shuffle:
+        for row, n in zip(rows.tolist(), length.tolist()):
+            tokens[row, :n] = tokens[row, torch.randperm(n, generator=draw)]
+
+    def f(changed):
+        logits = model.classify(model(changed, mask), mask, task.docs)
+        return logits[:, 0] if logits.shape[1] == 1 else logits.gather(1, batch.label[:, None])[:, 0]
+
+    def other(place):
+        """A symbol from elsewhere in the document, another one than that at `place` if four draws find it."""
+        new = tokens[rows, place]
+        for _ in range(4):
+            drawn = tokens[rows, (torch.rand(len(rows), generator=draw) * length).long()]
+            new = torch.where(new == tokens[rows, place], drawn, new)
+        return new
+
+    nothing, found = f(tokens), []
+    for distance in distances:
+        i = (torch.rand(len(rows), generator=draw) * (length - distance).clamp(min=1)).long()
+        j, fits = i + distance, length > distance
+        first, second = tokens.clone(), tokens.clone()
+        first[rows, i], second[rows, j.clamp(max=tokens.shape[1] - 1)] = (
+            other(i),
+            other(j.clamp(max=len(mask[0]) - 1)),
+        )
+        both = torch.where(first != tokens, first, second)
+        size = (f(both) - f(first) - f(second) + nothing).abs()
+        found.append(float(size[fits].mean()) if fits.any() else 0.0)
+    return np.array(found)
+
+
+def summarised(distances, sizes, L):
+    """(mean distance, distance that holds 90 %) of the interaction of all pairs of L positions; `sizes` are
+    interpolated between the measured distances."""
+    every = np.arange(1, min(L, max(distances) + 1))
+    weight = np.interp(every, distances, sizes) * (L - every)  # there are L - d pairs at distance d
+    share = weight.cumsum() / weight.sum()
+    return float((every * weight).sum() / weight.sum()), int(every[np.searchsorted(share, 0.9)])
+
+
+def figure_range(args):
+    """Interaction against distance for every finished model of a task, one line a model."""
+    for name in common.chosen(args.task, TASKS):
+        task = data.load(name, args.data_dir, augment="none", mini=args.mini, smoke=args.smoke)
+        scripts = ("range", "locality", "multitask", "kernels", "positional")
+        runs = {}
+        for r in records.finished_runs(args, name, scripts):
+            if (
+                r["hp"].get("stride", 1) == 1
+                and r["hp"].get("max_length", task.max_length) == task.max_length
+            ):
+                key = f"{r['model']} {r['cell'].get('kernel') or r['cell'].get('position') or ''}".strip()
+                runs[key] = max(r, runs.get(key, r), key=lambda run: run["val_acc"])
+        if not runs:
+            raise common.UserError(f"no finished run of {data.TITLES[name]} in {args.out}; train one first")
+        lines, rows = {}, []
+        distances = [d for d in DISTANCES if d < task.max_length]
+        for key, r in runs.items():
+            path = args.out / r["run"] / "best.pt"
+            model, state = records.rebuilt(path, models.SequenceModel)
+            torch.manual_seed(0)
+            start = models.SequenceModel(**state["arguments"])
+            shapes = dict(trained=(model, False), untrained=(start, False), shuffled=(model, True))
+            sizes = {k: interactions(m, task, distances, shuffle=s) for k, (m, s) in shapes.items()}
+            lines[f"{key} ({r['test_acc']:.1%})"] = sizes["trained"]
+            for what, values in sizes.items():
+                mean, most = summarised(distances, values, task.max_length)
+                rows.append([key, what, f"{r['test_acc']:.1%}", f"{mean:.0f}", most])
+        print(f"### Range of trained models, {data.TITLES[name]}\n")
+        print(markdown(["model", "", "accuracy", "mean distance", "90 % within"], rows) + "\n")
+        plot_range(distances, lines, data.TITLES[name], args.out / f"range-{name}.png")
+
+
+def plot_range(distances, lines, title, path):
+    plt = records.pyplot()
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    for key, sizes in lines.items():
+        axis.plot(distances, sizes / max(sizes.max(), 1e-300), ".-", label=key)
+    axis.set(xscale="log", yscale="log", xlabel="distance of two positions", ylim=(1e-5, 2))
+    axis.set(ylabel="interaction / its maximum", title=f"{title}: how far apart do positions interact?")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    records.save_figure(figure, path)
+
+
+# ------------------------------------------------------------------------------------------ one cell
+
+
+def run_cell(args, name, model, kernel, stride, seed):
+    cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
+    cell |= {"techniques": "no"} if args.no_techniques else {}
+    paper = recipe(model, name, mini=args.mini, **cell)
+    smoke = (
+        exp_locality.smoke_rows(name) if model in ("bag", "conv") else exp_multitask.smoke_rows(paper, name)
+    )
+    hp = paper | (smoke if args.smoke else {}) | common.overrides(args)
+    task = data.load_recipe(name, args, hp, seed)
+    print(f"\n{label(model, cell)}")
+    records.run_cell(
+        args,
+        script=__file__,
+        task=task,
+        model=model,
+        cell=cell,
+        hp=hp,
+        paper=paper,
+        build=lambda: build(task, hp),
+        loss_fn=common.multitask_loss,
+        seed=seed,
+    )
+
+
+# ------------------------------------------------------------------------------------------ the report
+
+
+def report(args):
+    found = records.report_records(args, __file__, TASKS, NAMES, ("stride", "kernel", "techniques"))
+    for tier in ("mini", "paper"):
+        cells = {}
+        for r in found:
+            mini = tier == "mini"
+            same = not records.terms(r | {"data": {}}, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
+            if r["budget"] == tier and same:
+                cells.setdefault((r["task"], label(r["model"], r["cell"])), []).append(r)
+        print(f"### The dial, {tier if tier == 'mini' else 'full'} size\n")
+        for name in TASKS:
+            print_dial(name, {row: group for (task, row), group in cells.items() if task == name}, args, tier)
+        if tier == "mini":
+            header = ["claim", "measured (points)", "claimed", "verdict"]
+            print(markdown(header, records.judged(CLAIMS, cells)) + "\n")
+        if args.mini:
+            return
+
+
+def print_dial(name, cells, args, tier):
+    """One task: a row a model, a column a stride; and the figure."""
+    if not cells:
+        return
+    models_there = dict.fromkeys(row.rsplit(", s=", 1)[0] for row in sorted(cells))
+    strides = sorted({row.rsplit("=", 1)[1] for row in cells}, key=lambda s: (s == "random", len(s), s))
+    rows = [[m, *(dial_text(cells.get(f"{m}, s={s}")) for s in strides)] for m in models_there]
+    print(f"{data.TITLES[name]}: test accuracy in % ± standard error\n")
+    print(markdown(["", *(f"s={s}" for s in strides)], rows) + "\n")
+    plt = records.pyplot()
+    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    for m in models_there:
+        points = [
+            (i, records.mean_and_error(cells[f"{m}, s={s}"]))
+            for i, s in enumerate(strides)
+            if f"{m}, s={s}" in cells
+        ]
+        x, y, error = zip(*((i, 100 * mean, 100 * e) for i, (mean, e) in points))
+        axis.errorbar(x, y, yerr=error, fmt="o-", label=m)
+    L = next(iter(cells.values()))[0]["hp"].get("max_length") or (data.MINI_BYTES if tier == "mini" else 4096)
+    where = [
+        f"s={s}\n" + ("anywhere" if s == "random" else f"{max(1, L // int(s)) if s != '1' else 1} apart")
+        for s in strides
+    ]
+    axis.set_xticks(range(len(strides)), where)
+    axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: neighbours sent far apart")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    records.save_figure(figure, args.out / f"dial-{name}-{tier}.png")
+
+
+def dial_text(group):
+    if not group:
+        return "—"
+    mean, error = records.mean_and_error(group)
+    return f"{100 * mean:.1f} ± {100 * error:.1f} (n={len(group)})"
+
+
+# ------------------------------------------------------------------------------------------ command line
+
+
+def stride_flag(text):
+    return text if text == "random" else common.positive_int(text)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        choices=[*NAMES, "all"],
+        metavar="MODEL",
+        help=f"{', '.join(NAMES)} or all (default bag conv transformer s4 gmlp; smoke: conv)",
+    )
+    parser.add_argument(
+        "--kernel",
+        nargs="+",
+        type=exp_locality.odd_kernel,
+        default=[5, 31],
+        metavar="K",
+        help="of conv (5 31)",
+    )
+    parser.add_argument(
+        "--stride",
+        nargs="+",
+        type=stride_flag,
+        metavar="S",
+        help="numbers or random (default 1 4 16 64 random)",
+    )
+    parser.add_argument("--figure", choices=("range",), help="measure the finished models, train nothing")
+    common.add_technique_flags(parser)
+    common.add_common_flags(parser, TASKS)
+    args = common.parse_args(parser, argv)
+    with common.exit_cleanly(data.DataError):
+        if args.report is not None:
+            return report(args)
+        if args.figure:
+            return figure_range(args)
+        default = ["conv"] if args.smoke else ["bag", "conv", "transformer", "s4", "gmlp"]
+        strides = args.stride or ([16] if args.smoke else STRIDES)
+        kernels = args.kernel[:1] if args.smoke else args.kernel
+        chosen = common.chosen(args.model or default, NAMES)
+        pairs = [(m, k) for m in chosen for k in (kernels if m == "conv" else [None])]
+        names = data.require(common.chosen(args.task, TASKS), args)
+        cells = [(name, m, k, s) for name, (m, k), s in product(names, pairs, strides)]
+        records.run_cells(args, cells, run_cell, data.DataError)
+        if args.mini:
+            report(args)
+
+
+if __name__ == "__main__":
+    main()
