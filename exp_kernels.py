@@ -234,47 +234,24 @@ def kernel_profile(block, L):
     and LRU have a kernel for each PAIR of channels; its largest tap is looked up at some 60 distances.
     """
     with torch.no_grad():
-        if isinstance(block, (models.S5Block, models.LRUBlock)):
-            return state_profile(*state_matrices(block), L)
+        if hasattr(block, "system"):
+            return state_profile(*block.system(), L)
         peak, energy = torch.zeros(2, L, dtype=torch.float64)
-        for taps, first in taps_by_distance(block, L):
+        for taps, first in block.taps(L):
             there = slice(first, first + taps.shape[1])
             peak[there] = torch.maximum(peak[there], taps.double().abs().amax(0))
             energy[there] += taps.double().square().sum(0)
     return np.arange(L), peak.numpy(), energy.numpy()
 
 
-def taps_by_distance(block, L):
-    """[(taps (channels, n), distance of the first one)] for each direction of a block."""
-    if isinstance(block, models.GMLPBlock):
-        taps = block.kernel(L)  # lag 0 in the middle
-        return [(taps[:, L - 1 :], 0), (taps[:, : L - 1].flip(1), 1)]
-    if isinstance(block, models.MegaBlock):  # both directions include position t
-        return [(taps, 0) for taps in block.ema.kernel(L).split(len(block.ema.omega))]
-    return [(taps[:, : L - first], first) for first, taps in enumerate(block.kernel(L))]
-
-
-def state_matrices(block):
-    """log pole (P,), B (P, H), C (H, P or 2 P) of S5 or LRU as discrete systems x_t = pole x_(t-1) + B u_t,
-    y = Re(C x); complex128. The halves of C are the two directions, both including position t."""
-    B, C = (torch.view_as_complex(p.double()) for p in (block.B_weight, block.C_weight))
-    if isinstance(block, models.LRUBlock):
-        pole = torch.complex(-block.nu_log.double().exp(), block.theta_log.double().exp())
-        return pole, block.gamma_log.double().exp().unsqueeze(1) * B, C
-    real = block.Lambda_real.clamp(max=-1e-4) if block.clip_eigs else block.Lambda_real
-    step = block.log_step.double().exp()
-    pole, gain = models.discretize(torch.complex(real.double(), block.Lambda_imag.double()), step, "zoh")
-    return pole, gain.unsqueeze(1) * B, 2 * C
-
-
-def state_profile(pole, B, C, L):
-    """kernel_profile() of what state_matrices() returns: pole (P,), B (P, H), C (H, P or 2 P), complex128."""
-    powers = torch.exp(pole.unsqueeze(1) * torch.arange(L))
+def state_profile(log_pole, B, C, L):
+    """kernel_profile() of what a block's system() returns: log pole (P,), B (P, H), C (H, P or 2 P)."""
+    powers = torch.exp(log_pole.unsqueeze(1) * torch.arange(L))
     far = np.geomspace(32, L - 1, 30) if L > 33 else []
     distances = np.unique(np.concatenate([np.arange(min(L, 32)), np.round(far)]).astype(int))
     peak, energy = np.zeros(len(distances)), torch.zeros(L, dtype=torch.float64)
     right = torch.cat([B.real, B.imag]).float()
-    for c in C.split(len(pole), 1):
+    for c in C.split(len(log_pole), 1):
         # |Re M|^2 = (|M|^2 + Re M^2) / 2 for M = c diag(pole^l) B: two quadratic forms in the powers, so
         # that no H x H matrix is needed for any l.
         plain = (c.mT @ c.conj()) * (B @ B.mH)

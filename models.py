@@ -1,32 +1,38 @@
 """Every layer of the two papers, one sequence model around them, and its heads; needs torch, nothing else.
 
-Everything here that is not attention is a long convolution, and the papers differ in how they write its taps
-down: compare the kernel(L) methods. Order: small parts, convolutions, kernel functions, positions, blocks,
-the model.
+Every block but attention mixes positions by a convolution: short (ConvBlock), long with an explicit kernel(L)
+(gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or long and run as a recurrence (S5, LRU). minGRU is
+the exception: a recurrence whose gates depend on the input. One section for each family, the kernel function
+above its block: a family can be copied out together with the first two sections.
 
-Paper A is "You Can Train from Scratch" (arXiv 2501.14850), paper B "Never Train from Scratch" (2310.02980).
+Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
+paper B "Never Train from Scratch" (arXiv 2310.02980).
 
 Glossary (symbols as in the papers)
     B        batch: sequences in it (two per example in Retrieval); as a parameter: input matrix
     L        length of a sequence in positions; position t, lag j; l counts the taps of a kernel from 0
     D        d_model, width of the residual stream; as a parameter of a layer: its skip connection, y + D u
     H        hidden width on which a layer mixes positions (D -> H -> D); for state spaces H = D
+    E, Z, F  widths: of MEGA's values, of its queries and keys, of a feed-forward layer
     K        kernel size in taps; K // 2 = reach to each side in positions; as a tensor: the kernel itself
-    N, n     state size (real numbers per feature), n = N / 2 conjugate pairs of which one half is kept
+    N, n     state size (real numbers per feature); n = N / 2 complex poles stored, one of each conjugate pair
     Ch       rows of a kernel: 1 = causal, 2 = forward and backward
+    S        sub-kernels of SGConv
+    T        positions of a block, where a sequence is worked on in blocks
     Lambda   complex poles of a state space, dt its step in units of the data's positions
     P        states of S5 and LRU; as a parameter of S4: the low-rank factor of A = diag(Lambda) - P P*
     mask     (B, L) bool, True at real positions, False at padding (padding is always a suffix)
 
 Conventions
     - A complex argument is a complex tensor, or a real one whose last axis holds (real, imaginary).
-      Parameters are stored the second way: fused optimisers refuse complex ones. Arithmetic is real
-      throughout except around FFTs and in S4's 2 x 2 algebra, so that torch.compile has little that is
-      complex to trip over.
+      Parameters are stored the second way: fused optimisers refuse complex ones. Large products are real
+      ones; only small tables and FFTs are complex, so that torch.compile has little to trip over.
     - FFTs, phases and scans run in at least float32 whatever the autocast (`full_precision`); float64 stays
       float64.
-    - A parameter's own learning rate or decay is its attribute p.optim; other parameters are decayed by their
-      name ("linear", "conv", "kernel", "weight" yes; "bias", "norm", "embedding" and the rest no).
+    - A parameter's own learning rate or decay is its attribute p.optim; others are decayed by their name
+      ("linear", "conv", "kernel", "weight" yes; "bias", "norm", "embedding" and the rest no).
+    - taps(L) of a block -> [(taps (channels, n), distance of the first one)] for each direction: what its
+      convolution is at the moment. For S5 and LRU, which have a kernel for each PAIR of channels: system().
 """
 
 import functools
@@ -44,7 +50,19 @@ from torch.utils.checkpoint import checkpoint
 
 def zero_padding(x, mask):
     """x (B, L, D) with padding positions set to zero, so that a convolution over L never reads them."""
-    return x * mask.unsqueeze(-1).to(x.dtype)
+    return x if surely_full(mask) else x * mask.unsqueeze(-1)
+
+
+def surely_full(mask):
+    """True only if the mask is known, without waiting for the device, to be all True: it is one stored value
+    repeated (data.full_mask makes such), or it is on a CPU.
+
+    Without a mask attention is 4 % faster on a CPU, and on a GPU open to more kernels. A compiled graph
+    cannot branch on what a tensor holds. (One False repeated counts as full.)
+    """
+    if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
+        return True
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
 
 
 def pool_positions(x, mask, pooling="mean"):
@@ -87,6 +105,21 @@ def full_precision(function):
     return wrapper
 
 
+CONSTANTS = {}
+
+
+def constant(make, *arguments, device):
+    """make(*arguments) on `device`, made once: a table is many launches, and copying it waits for a GPU."""
+    key = make, arguments, device
+    if key not in CONSTANTS or torch.compiler.is_compiling():
+        with torch.inference_mode(False):
+            made = make(*arguments).to(device)
+        if torch.compiler.is_compiling() or type(made) is not torch.Tensor:
+            return made  # a part of the graph, or a fake tensor without values
+        CONSTANTS[key] = made
+    return CONSTANTS[key]
+
+
 def as_complex(z):
     """A complex tensor, given as one or as a real one whose last axis holds (real, imaginary); at least
     complex64."""
@@ -103,11 +136,20 @@ def complex_normal(*shape):
     return torch.randn(*shape, 2) * math.sqrt(0.5)
 
 
+def log_uniform(low, high, *shape):
+    return torch.empty(shape).uniform_(math.log(low), math.log(high))
+
+
 def own_optimizer(parameters, lr=None, weight_decay=0.0):
     """Attach a family's wishes for its state-space parameters; None leaves a value to the run's recipe."""
     wish = {key: value for key, value in (("lr", lr), ("weight_decay", weight_decay)) if value is not None}
     for p in parameters:
         p.optim = dict(wish)
+
+
+def require_length(L, longest, what):
+    if L > longest:
+        raise ValueError(f"{what} for sequences of at most {longest} positions; got {L}")
 
 
 class Norm(nn.Module):
@@ -136,8 +178,11 @@ class Norm(nn.Module):
             return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
         x = at_least_float32(x)
         if self.kind == "scale":
-            return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps)
-        mean, var = self.statistics(x, mask) if self.training else (self.running_mean, self.running_var)
+            return self.weight * F.rms_norm(x, x.shape[-1:], eps=self.eps)
+        if not self.training or (not several_ranks() and surely_full(mask) and mask.numel() > 1):
+            state = self.running_mean, self.running_var, self.weight, self.bias
+            return F.batch_norm(x.flatten(0, 1), *state, self.training, self.momentum, self.eps).view_as(x)
+        mean, var = self.statistics(x, mask)
         return (x - mean) * (torch.rsqrt(var + self.eps) * self.weight) + self.bias
 
     def statistics(self, x, mask):
@@ -170,14 +215,57 @@ class SumOverRanks(torch.autograd.Function):
         return gradient
 
 
+def several_ranks():
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def sum_over_ranks(x):
     """Sum of x over all ranks, with its gradient; x itself when there is one rank."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return SumOverRanks.apply(x)
-    return x
+    return SumOverRanks.apply(x) if several_ranks() else x
 
 
-# ------------------------------------------------------------------------------------------ convolutions
+class Residual(nn.Module):
+    """Base of all blocks: where the norms of its residual branches stand, and their dropout.
+
+    prenorm      norms stand in front of the branches ("pre"), else behind the sums ("post")
+    dropout      probability; tie_dropout draws one mask for all positions (S4 on images, S5, LRU)
+    """
+
+    def __init__(self, prenorm=True, dropout=0.0, tie_dropout=False):
+        super().__init__()
+        self.norm_place = "pre" if prenorm else "post"
+        self.dropout, self.tie_dropout = dropout, tie_dropout
+
+    def residual(self, x, mask, norm, branch):
+        """x + drop(branch(norm(x))) with prenorm, norm(x + drop(branch(x))) without."""
+        x = x + self.drop(branch(norm(x, mask) if self.norm_place == "pre" else x, mask))
+        return norm(x, mask) if self.norm_place == "post" else x
+
+    def drop(self, x):
+        if not self.tie_dropout:
+            return F.dropout(x, self.dropout, self.training)
+        return F.dropout1d(x.mT, self.dropout, self.training).mT if self.dropout else x
+
+
+class ResidualBlock(Residual):
+    """A block of one branch, mix(x, mask), which the subclasses define; it reads zeros at padding positions.
+
+    norm  "layer", "batch" or "scale", see Norm; norm_momentum is that of batch norm's running averages
+    deviation: in the authors' code S5, LRU and DLR read at padding positions what the norm makes of them.
+    """
+
+    def __init__(self, d_model, norm="layer", norm_momentum=0.1, **residual):
+        super().__init__(**residual)
+        self.norm = Norm(norm, d_model, norm_momentum)
+
+    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
+        return self.residual(x, mask, self.norm, self.branch)
+
+    def branch(self, x, mask):
+        return self.mix(zero_padding(x, mask), mask)
+
+
+# ------------------------------------------------------------------------------------------ long convolutions
 
 
 def fft_size(minimum):
@@ -185,51 +273,65 @@ def fft_size(minimum):
     return min(odd << max(1, math.ceil(math.log2(minimum / odd))) for odd in (1, 3, 5, 9, 15))
 
 
-@full_precision
 def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag], zero outside 0 .. L - 1.
 
     u (B, H, L); k_fwd, k_bwd (H, K), or (C, K) with C dividing H: channel h then uses kernel h mod C.
-    -> (B, H, L). bwd_lag is 1 for S4, S4D, DLR, SGConv and gMLP, 0 for MEGA, whose two directions both
-    include position t. O(H L log L).
+    -> (B, H, L). bwd_lag is 1 for all layers here but MEGA, whose two directions both include position t: 0.
+    O(H L log L).
     """
-    u, k_fwd = at_least_float32(u), at_least_float32(k_fwd)
-    B, H, L = u.shape
-    k_fwd = k_fwd[:, :L]
-    reach = k_fwd.shape[1] - 1
-    if k_bwd is not None:
-        k_bwd = at_least_float32(k_bwd)[:, : L - bwd_lag]  # later taps reach beyond the sequence
-        reach = max(reach, k_bwd.shape[1] - 1 + bwd_lag)
-    n = fft_size(L + reach)  # lags -reach .. reach fall on different places of the circle
-    kernel = F.pad(k_fwd, (0, n - k_fwd.shape[1]))
-    if k_bwd is not None:  # tap j stands at lag -(j + bwd_lag), that is at place n - j - bwd_lag
-        kernel = kernel + F.pad(k_bwd.flip(-1), (n - k_bwd.shape[1], 0)).roll(1 - bwd_lag, -1)
-    return ConvolveFFT.apply(u, kernel, n)
+    if k_bwd is None:
+        return centred_conv(u, k_fwd[:, : u.shape[2]], k_fwd[:, :0])
+    if bwd_lag == 0:
+        k_fwd, k_bwd = add_at_lag_0(k_fwd, k_bwd[:, 0]), k_bwd[:, 1:]
+    before = F.pad(k_bwd[:, : u.shape[2] - max(bwd_lag, 1)].flip(-1), (0, max(bwd_lag, 1) - 1))
+    return centred_conv(u, k_fwd[:, : u.shape[2]], before)
+
+
+def add_at_lag_0(kernel, x):
+    """kernel (H, K) with x (H,) added to its first tap."""
+    return kernel + F.pad(x.unsqueeze(1), (0, kernel.shape[1] - 1))
+
+
+@full_precision
+def centred_conv(u, after, before):
+    """long_conv() with the taps in the order of their lags: after (C, a) at lags 0, 1, ..., before (C, b) at
+    lags -b, ..., -1.
+
+    On a circle of n places lag -1 is place n - 1. With a = 3, b = 2 and n = 8 the kernel is
+        place  0  1  2  3  4  5  6  7
+        lag    0  1  2  .  .  . -2 -1
+    and n >= L + the longest reach keeps what wraps around away from the L positions that are read.
+    """
+    u, after, before = at_least_float32(u), at_least_float32(after), at_least_float32(before)
+    a, b = after.shape[1], before.shape[1]
+    n = fft_size(u.shape[2] + max(a - 1, b))
+    return ConvolveFFT.apply(u, torch.cat([F.pad(after, (0, n - a - b)), before], 1), n)
 
 
 class ConvolveFFT(torch.autograd.Function):
     """Circular convolution over n of u (B, H, L), zero-padded, with kernel (C, n); its first L positions.
 
-    torch's own derivative of rfft runs full complex transforms; real ones do it in half the time.
+    torch's own derivative of rfft runs full complex transforms; real ones do it in half the time. Kept for
+    the gradient is u, whose spectrum would be twice as large and is one of five transforms.
     """
 
     @staticmethod
     def forward(ctx, u, kernel, n):
-        spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
-        ctx.save_for_backward(spectrum_u, spectrum_k)
+        spectrum_k = torch.fft.rfft(kernel, n=n)
+        ctx.save_for_backward(u, spectrum_k)
         ctx.n = n
-        product = (tiled(spectrum_u, kernel) * spectrum_k).view_as(spectrum_u)
-        return torch.fft.irfft(product, n=n)[..., : u.shape[2]]
+        product = tiled(torch.fft.rfft(u, n=n), kernel) * spectrum_k
+        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., : u.shape[2]]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        spectrum_u, spectrum_k = ctx.saved_tensors
+        u, spectrum_k = ctx.saved_tensors
         spectrum = tiled(torch.fft.rfft(grad, n=ctx.n), spectrum_k)
-        grad_u = (spectrum * spectrum_k.conj()).view_as(spectrum_u)
-        grad_k = (spectrum * tiled(spectrum_u, spectrum_k).conj()).sum((0, 1))
-        grad_u, grad_k = torch.fft.irfft(grad_u, n=ctx.n), torch.fft.irfft(grad_k, n=ctx.n)
-        return grad_u[..., : grad.shape[2]], grad_k, None
+        spectrum_u = tiled(torch.fft.rfft(u, n=ctx.n), spectrum_k)
+        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=ctx.n)[..., : u.shape[2]]
+        return grad_u, torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=ctx.n), None
 
 
 def tiled(x, kernel):
@@ -237,67 +339,14 @@ def tiled(x, kernel):
     return x.unflatten(1, (-1, len(kernel)))
 
 
-def toeplitz_gate_conv(z, kernel, bias):
-    """gMLP's token mixing: z (B, H, L), kernel (C, 2 M + 1) centred, M >= L - 1, bias (C,) -> (B, H, L).
+def power_table(log_pole, exponents):
+    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole.
 
-    y_t = sum_j kernel[j] z[t + M - j] + bias, a true convolution; channel h uses kernel and bias h mod C.
+    The angles of complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 has an error
+    of 0.006. (Not on Apple's GPUs, which have no float64.)
     """
-    centre = kernel.shape[1] // 2
-    y = long_conv(z, kernel[:, centre:], kernel[:, :centre].flip(-1))
-    return y + at_least_float32(bias).repeat(z.shape[1] // len(bias)).unsqueeze(-1)
-
-
-def chunked_conv1d(x, weight, bias=None, groups=1):
-    """F.conv1d with "same" padding for a centred odd kernel that mixes channels, as chunks of short DFTs.
-
-    y_t = bias + sum_k weight[:, :, k] x[t + k - K // 2].
-    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H).
-
-    Overlap-save: windows of n positions, one every S = n - K + 1, meet the kernel in the frequency domain,
-    where a convolution is one C x H product per frequency. Both DFTs are matrix products too (n is about 2K,
-    so short that n^2 is cheap), because they then hand over exactly the layout the product reads: frequency
-    first, no transposed copies of the H C n weight spectrum. O(L C H n / S) instead of O(L C H K).
-
-    Under autocast in its type, as F.conv1d would be: transforms this short lose little (bf16, K=61: 0.5 % of
-    the output's norm, the direct form 0.3 %). Measured on one CPU core, forward + backward, B=8, L=1024,
-    128 -> 256 channels, against the direct form in the same type: bf16 K=7 60 -> 50 ms, K=11 96 -> 45,
-    K=31 255 -> 73; float32 K=31 581 -> 137; 32 groups, bf16: K=31 46 -> 52, K=61 137 -> 59.
-    """
-    dtype = torch.promote_types(torch.float32, x.dtype)
-    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
-    x, weight = x.to(dtype), weight.to(dtype)
-    (B, L, _), (H, c, K) = x.shape, weight.shape
-    h = H // groups
-    n = max(64, 32 * math.ceil((2 * K + 2) / 32))
-    S, frequencies = n - K + 1, n // 2 + 1
-    M = math.ceil(L / S)  # windows per sequence
-    # Rows: real and imaginary part of each frequency. Angles in float64, or their error would grow with n.
-    f, t = (torch.arange(k, dtype=torch.float64, device=x.device) for k in (frequencies, n))
-    angle = torch.outer(f, t) * (2 * math.pi / n)
-    dft = torch.stack([angle.cos(), -angle.sin()], 1).view(2 * frequencies, n)
-    # Frequencies but the first and the last (n is even) stand for their mirror image as well.
-    twice = 2 - ((f == 0) | (f == n // 2)).to(f.dtype)
-    inverse = dft * (twice / n).repeat_interleave(2).unsqueeze(1)
-    inverse = inverse[:, K - 1 :]  # the S positions whose sum does not wrap around
-    dft, inverse = dft.to(weight.dtype), inverse.to(weight.dtype)
-
-    windows = F.pad(x, (0, 0, K // 2, M * S + K - 1 - L - K // 2)).unfold(1, n, S)  # (B, M, C, n)
-    X = dft @ windows.permute(3, 0, 1, 2).reshape(n, -1)
-    X = X.view(frequencies, 2, B * M, groups, c).movedim(3, 1)
-    real, imag = X[:, :, 0], X[:, :, 1]
-    # Complex products as real ones: [Yr; Yi] = [[Xr, -Xi], [Xi, Xr]] [Wr; Wi].
-    X = torch.cat([torch.cat([real, -imag], 3), torch.cat([imag, real], 3)], 2).flatten(0, 1)
-    W = weight.view(groups, h, c, K).permute(3, 0, 2, 1).reshape(K, -1)
-    W = dft[:, :K].flip(1) @ W  # flipped: conv1d correlates, a DFT convolves
-    W = W.view(frequencies, 2, groups, c, h).movedim(2, 1).reshape(frequencies * groups, 2 * c, h)
-    Y = torch.bmm(X, W).view(frequencies, groups, 2, B * M, h).permute(0, 2, 3, 1, 4)
-    y = (inverse.T @ Y.reshape(2 * frequencies, -1)).view(S, B, M, H)
-    y = y.permute(1, 2, 0, 3).reshape(B, M * S, H)[:, :L]
-    return y if bias is None else y + bias.to(dtype)
-
-
-# ------------------------------------------------------------------------------------------ kernel functions
+    wide = torch.complex128 if log_pole.is_complex() and log_pole.device.type != "mps" else log_pole.dtype
+    return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
 
 
 def power_sum(c, log_pole, L):
@@ -310,7 +359,7 @@ def power_sum(c, log_pole, L):
     Ch, H, n = c.shape
     T = 1 << round(math.log2(max(1.0, L * Ch)) / 2)
     blocks = math.ceil(L / T)
-    left = power_table(log_pole, T * torch.arange(blocks, device=c.device))
+    left = power_table(log_pole, torch.arange(0, T * blocks, T, device=c.device))
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
     j = torch.arange(T, device=c.device)
     if c.is_complex():
@@ -325,17 +374,7 @@ def power_sum(c, log_pole, L):
     return K.view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
 
 
-def power_table(log_pole, exponents):
-    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole.
-
-    The angles of complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 has an error
-    of 0.006. (Not on Apple's GPUs, which have no float64.)
-    """
-    wide = torch.complex128 if log_pole.is_complex() and log_pole.device.type != "mps" else log_pole.dtype
-    return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
-
-
-def discretize(Lambda, dt, discretization):
+def discretize(Lambda, dt, discretization="zoh"):
     """x' = Lambda x + v over steps dt -> (log pole, gain): x_t = exp(log pole) x_(t-1) + gain v_t.
 
     "zoh" holds v constant over a step, "bilinear" is the trapezoidal rule. Lambda is complex; dt broadcasts.
@@ -345,167 +384,388 @@ def discretize(Lambda, dt, discretization):
         # (exp(z) - 1) / z, next to 0 by its series. expm1, because the difference cancels at the small steps
         # of the start.
         small = z.abs() < 1e-4
-        series = 1 + z / 2 * (1 + z / 3)
-        ratio = torch.where(small, series, torch.expm1(z) / torch.where(small, 1, z))
-        return z, dt * ratio
+        ratio = torch.expm1(z) / z.masked_fill(small, 1)
+        return z, dt * torch.where(small, 1 + z / 2 * (1 + z / 3), ratio)
     if discretization == "bilinear":
         # log (1 + w) / (1 - w) is 2 artanh(w), exact for small steps; but near w = -1, where the pole is 0.
         w = z / 2
         close = (1 + w).abs() < 0.5 * (1 - w).abs()
-        log_pole = torch.where(
-            close, torch.log((1 + w + 1e-30) / (1 - w)), 2 * torch.where(close, 0, w).atanh()
-        )
-        return log_pole, dt / (1 - w)
+        near_0, elsewhere = torch.log((1 + w + 1e-30) / (1 - w)), 2 * w.masked_fill(close, 0).atanh()
+        return torch.where(close, near_0, elsewhere), dt / (1 - w)
     raise ValueError(f"discretization must be zoh or bilinear; got {discretization!r}")
 
 
+# ------------------------------------------------------------------------------------------ small kernels
+
+
+class ConvBlock(ResidualBlock):
+    """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
+
+    norm_place  where the layer norm stands, which the paper does not say:
+                "pre"    x + W ReLU(conv(LN(x))), our reading
+                "post"   LN(x + W ReLU(conv(x)))
+                "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
+    Each position sees K // 2 neighbours on each side. O(L K D H / groups), less for long kernels on a CPU.
+    Raises ValueError for an even or non-positive kernel: only odd ones reach equally far to both sides.
+    Sources: paper A, Section 8, Appendix A.2 and Table 7.
+    """
+
+    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
+        if norm_place not in ("pre", "post", "after"):
+            raise ValueError(f"norm_place must be pre, post or after; got {norm_place!r}")
+        if kernel < 1 or kernel % 2 == 0:
+            raise ValueError(f"kernel must be odd and positive, to be centred on a position; got {kernel}")
+        super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
+        self.norm_place = norm_place
+        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
+        self.linear = nn.Linear(d_hidden, d_model)
+
+    def mix(self, z, mask):
+        # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
+        long = self.conv.kernel_size[0] >= (7 if self.conv.groups <= 16 else 41)
+        if z.device.type == "cpu" and long:
+            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, self.conv.groups)
+        else:
+            # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
+            weight, padding = self.conv.weight.unsqueeze(2), (0, self.conv.padding[0])
+            z = z.transpose(1, 2).unsqueeze(2)  # (B, D, 1, L)
+            z = F.conv2d(z, weight, self.conv.bias, padding=padding, groups=self.conv.groups)
+            z = z.squeeze(2).transpose(1, 2)  # (B, L, H)
+        if self.norm_place == "after":
+            z = self.norm(z, mask)
+        return self.linear(F.relu(z))
+
+    def taps(self, L):
+        return taps_of_conv(self.conv, L)
+
+
+def taps_of_conv(conv, L):
+    """taps() of a centred nn.Conv1d, every pair of channels one by one. Tap K // 2 is lag 0, the last one is
+    the furthest future."""
+    weight = conv.weight.flatten(0, 1)
+    reach = weight.shape[1] // 2
+    return [(weight[:, : reach + 1].flip(1)[:, :L], 0), (weight[:, reach + 1 :][:, : L - 1], 1)]
+
+
+# ------------------------------------------------------------------------------------------ Transformer
+
+
+def rotary_frequencies(width, base=10000.0, disable_half=False):
+    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1.
+
+    disable_half (paper A, Table 5) sets every EVEN index to zero, the fastest one among them, so that half of
+    the channels carry no position.
+    """
+    theta = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    if disable_half:
+        theta[::2] = 0
+    return theta
+
+
+def rotate(x, theta):
+    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2.
+
+    Phases in at least float32: in bf16 they would be wrong by whole turns at L = 4,096. -> as x, in its type.
+    """
+    phase_type = torch.promote_types(theta.dtype, torch.promote_types(x.dtype, torch.float32))
+    t = torch.arange(x.shape[-2], device=x.device, dtype=phase_type)
+    phase = torch.outer(t, theta.to(phase_type))
+    cos, sin = phase.cos(), phase.sin()
+    even, odd = at_least_float32(x).unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
+
+
+def rotary_turns(L, dtype, *frequencies):
+    """exp(i t theta_m), (L, width / 2) complex of the real type `dtype`."""
+    phase = torch.outer(torch.arange(L, dtype=torch.float64), rotary_frequencies(*frequencies))
+    return torch.polar(torch.ones_like(phase), phase).to(dtype.to_complex())
+
+
+def rotate_by(x, *frequencies):
+    """rotate(x, rotary_frequencies(*frequencies)) with a kept table of turns: one complex product."""
+    if torch.compiler.is_compiling():  # the compiler fuses real arithmetic, and no complex one
+        return rotate(x, rotary_frequencies(*frequencies).to(x.device, torch.float32))
+    z = torch.view_as_complex(at_least_float32(x).unflatten(-1, (-1, 2)))
+    longest = 1 << (x.shape[-2] - 1).bit_length()  # few different tables
+    turns = constant(rotary_turns, longest, z.real.dtype, *frequencies, device=x.device)
+    return torch.view_as_real(z * turns[: x.shape[-2]]).flatten(-2).to(x.dtype)
+
+
+def sinusoidal_positions(L, width, base=10000.0):
+    """PE[t, 2 m] = sin(t theta_m), PE[t, 2 m + 1] = cos(t theta_m): (L, width) float64."""
+    phase = torch.outer(torch.arange(L, dtype=torch.float64), rotary_frequencies(width + width % 2, base))
+    return torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)[:, :width]
+
+
+def keys_to_see(mask):
+    """(B, 1, 1, L): the keys that attention may see, or None for all. An empty sequence sees all: some
+    kernels answer no key with NaN."""
+    return None if surely_full(mask) else (mask | ~mask.any(1, keepdim=True))[:, None, None]
+
+
+class Attention(nn.Module):
+    """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
+
+    kind          "softmax", or "linear": see linear_attention. O(L D^2 / heads)
+    rotary        None; "full": paper A's, over the full width before the split into heads, so that the first
+                  head turns fast and the last one slowly; "heads": the usual one, every head with all
+                  frequencies (paper B)
+    disable_half  half of the rotary frequencies are zero (paper A, Table 5); base: see rotary_frequencies
+    causal        position t attends to positions up to t
+    window        None, or block-local attention for Path-X, see local_attention. O(L window D)
+    band          None, or an exact window: position t attends to t - band .. t + band. Meant for L <= 1,024:
+                  all scores are made, the others masked
+    Linear maps with bias, torch's default init.
+    deviation: paper B's code starts q, k, v and o with one and the same matrix and lets its Transformer
+    attend to padding; both are accidents.
+    """
+
+    def __init__(
+        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None,
+        kind="softmax", band=None,
+    ):  # fmt: skip
+        super().__init__()
+        if d_model % heads:
+            raise ValueError(f"d_model must be divisible by heads; got {d_model} and {heads}")
+        if rotary not in (None, "full", "heads"):
+            raise ValueError(f"rotary must be None, 'full' or 'heads'; got {rotary!r}")
+        if kind not in ("softmax", "linear"):
+            raise ValueError(f"kind must be softmax or linear; got {kind!r}")
+        if (window is not None) + (band is not None) + (kind == "linear") > 1:
+            raise ValueError("of window, band and kind='linear' only one can be chosen")
+        self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
+        self.kind, self.band = kind, band
+        self.frequencies = d_model // heads if rotary == "heads" else d_model, base, disable_half
+        self.qkv_linear = nn.Linear(d_model, 3 * d_model)
+        self.output_linear = nn.Linear(d_model, d_model)
+
+    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
+        D = x.shape[-1]
+        qk, v = self.qkv_linear(x).split((2 * D, D), -1)
+        qk = qk.unflatten(-1, (2, D)).transpose(1, 2)  # (B, 2, L, D): q and k turn together
+        if self.rotary == "full":
+            qk = rotate_by(qk, *self.frequencies)
+        qk, v = (z.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for z in (qk, v))
+        if self.rotary == "heads":
+            qk = rotate_by(qk, *self.frequencies)
+        q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
+        if self.kind == "linear":
+            y = linear_attention(q, k, v, mask, self.causal)
+        elif self.window is not None:
+            y = local_attention(q, k, v, mask, self.window, self.causal)
+        elif self.band is not None:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.allowed(mask))
+        elif self.causal:  # padding is a suffix: no real position sees it
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys_to_see(mask))
+        return self.output_linear(y.transpose(1, 2).flatten(2))
+
+    def allowed(self, mask):
+        """(L, L), or (B, 1, L, L) where something is padded: the keys that each position sees."""
+        t = torch.arange(mask.shape[1], device=mask.device)
+        lag = t.unsqueeze(1) - t
+        near = (lag <= self.band) & (lag >= (0 if self.causal else -self.band))
+        # At padding a position sees itself: some kernels answer no key with NaN.
+        return near if surely_full(mask) else (near & mask.unsqueeze(1) | (lag == 0)).unsqueeze(1)
+
+
 @full_precision
-def diagonal_kernel(Lambda, B, C, dt, L, discretization="zoh"):
-    """S4D's kernel, conjugate pairs implied: K[c, h, l] = 2 Re sum_n (C gain B)[c, h, n] pole[h, n]^l.
+def linear_attention(q, k, v, mask, causal=False):
+    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s (causal: s <= t).
 
-    Lambda, B (H, n) complex, C (Ch, H, n) complex, dt (H,) -> (Ch, H, L) real. Source: Gu et al. 2022 (S4D).
+    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). O(L d^2): the sums over s are
+    made once for all t; with causal once for each block of 64 positions, and inside a block all pairs.
+    Source: Katharopoulos et al. 2020.
     """
-    Lambda, B, C = as_complex(Lambda), as_complex(B), as_complex(C)
-    log_pole, gain = discretize(Lambda, at_least_float32(dt).unsqueeze(-1), discretization)
-    return power_sum(2 * C * (gain * B), log_pole, L)
+    q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
+    k = k * mask[:, None, :, None]
+    v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
+    if causal:
+        L = v.shape[2]
+        q, k, v = (F.pad(x, (0, 0, 0, -L % 64)).unflatten(2, (-1, 64)) for x in (q, k, v))
+        before = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, heads, blocks, d, d + 1)
+        y = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :L]
+    else:
+        y = q @ (k.mT @ v)
+    # An empty sequence has no key at all.
+    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)
+
+
+def local_attention(q, k, v, mask, block, causal=False):
+    """Attention of each block of positions to itself, the previous and (unless causal) the next block.
+
+    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). Dense attention, block x 3 block.
+    """
+    B, heads, L, _ = q.shape
+    pad, blocks = -L % block, math.ceil(L / block)
+    attend = F.scaled_dot_product_attention
+    if not causal and not pad and blocks > 2 and surely_full(mask):  # only the ends lack a neighbour
+        first = attend(q[:, :, :block], *(x[:, :, : 2 * block] for x in (k, v)))
+        last = attend(q[:, :, -block:], *(x[:, :, -2 * block :] for x in (k, v)))
+        middle = q[:, :, block:-block].unflatten(2, (-1, block)).transpose(1, 2)
+        around = (x.unfold(2, 3 * block, block).permute(0, 2, 1, 4, 3) for x in (k, v))
+        middle = attend(*(x.flatten(0, 1) for x in (middle, *around)))
+        middle = middle.unflatten(0, (B, -1)).transpose(1, 2).flatten(2, 3)
+        return torch.cat([first, middle, last], 2)
+    neighbours = (0, 1) if causal else (0, 1, 2)  # previous, own, next
+
+    def with_neighbours(x, dim):  # (..., L, ...) -> (..., blocks, neighbours * block, ...)
+        x = x.unflatten(dim, (blocks, block))
+        nothing = x.new_zeros(1).expand(*x.shape[:dim], 1, *x.shape[dim + 1 :])
+        x = torch.cat([nothing, x, nothing], dim)
+        return torch.cat([x.narrow(dim, i, blocks) for i in neighbours], dim + 1)
+
+    q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
+    q = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)  # (B blocks, heads, block, d)
+    k, v = (with_neighbours(x, 2).transpose(1, 2).flatten(0, 1) for x in (k, v))
+    keys = with_neighbours(F.pad(mask, (0, pad)), 1).flatten(0, 1)  # (B blocks, neighbours * block)
+    allowed = keys.unsqueeze(1)
+    if causal:
+        allowed = allowed & torch.ones(block, 2 * block, dtype=torch.bool, device=q.device).tril(block)
+    # A row without any key is all padding: let it see something, some kernels would answer NaN.
+    allowed = (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1)
+    y = attend(q, k, v, attn_mask=allowed)
+    return y.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :L]
+
+
+class TransformerBlock(Residual):
+    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
+
+    activation  "relu" (paper A), "gelu" (paper B: exact)
+    conv        None, or taps of a centred convolution in front of the attention, each channel by itself, with
+                its own norm and residual connection: x + conv(LN(x)). Not causal
+    attention   a module to take the place of Attention, whose arguments are the **options
+    Dropout on the residual branches, none inside the feed-forward layer, as in paper A's code.
+    O(L^2 D + L D F). Sources: paper A, Table 5; paper B, Section 3.
+    """
+
+    def __init__(
+        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", conv=None,
+        attention=None, **options,
+    ):  # fmt: skip
+        super().__init__(prenorm, dropout)
+        if activation not in ("relu", "gelu"):
+            raise ValueError(f"activation must be relu or gelu; got {activation!r}")
+        if conv is not None and (conv % 2 == 0 or options.get("causal")):
+            raise ValueError(f"conv must be odd, and the attention not causal; got {conv}")
+        self.activation = getattr(F, activation)
+        self.norm1, self.norm2 = Norm(norm, d_model), Norm(norm, d_model)
+        self.attention = attention or Attention(d_model, **options)
+        self.input_linear = nn.Linear(d_model, d_ff)
+        self.output_linear = nn.Linear(d_ff, d_model)
+        self.conv = conv and nn.Conv1d(d_model, d_model, conv, padding=conv // 2, groups=d_model)
+        self.norm_conv = conv and Norm(norm, d_model)
+
+    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
+        if self.conv:
+            x = self.residual(x, mask, self.norm_conv, self.convolve)
+        x = self.residual(x, mask, self.norm1, self.attention)
+        return self.residual(x, mask, self.norm2, self.feed_forward)
+
+    def convolve(self, x, mask):
+        return self.conv(zero_padding(x, mask).mT).mT
+
+    def feed_forward(self, x, mask):
+        return self.output_linear(self.activation(self.input_linear(x)))
+
+    def taps(self, L):
+        return taps_of_conv(self.conv, L) if self.conv else []
+
+
+# ------------------------------------------------------------------------------------------ gMLP
 
 
 @full_precision
-def ema_kernel(alpha, delta, beta, gamma, L):
-    """MEGA's damped EMA: k[d, l] = n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha).
+def toeplitz_gate_conv(z, kernel, bias):
+    """gMLP's token mixing: z (B, H, L), kernel (C, 2 M + 1) centred, M >= L - 1, bias (C,) -> (B, H, L).
 
-    p = sigmoid(delta). All (D', n), alpha and delta before the logistic -> (D', L). Source: Ma et al. 2022,
-    Section 3.1; their code swaps the paper's names alpha and delta, and we follow the code.
+    y_t = sum_j kernel[j] z[t + M - j] + bias, a true convolution; channel h uses kernel and bias h mod C.
     """
-    alpha, delta, beta, gamma = (at_least_float32(x) for x in (alpha, delta, beta, gamma))
-    p = torch.sigmoid(delta)
-    weights = p * beta * gamma / math.sqrt(p.shape[-1])
-    below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
-    forgotten = (p * torch.sigmoid(alpha)).clamp(max=below_1)
-    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), L)[0]
+    M, L = kernel.shape[1] // 2, z.shape[2]
+    y = centred_conv(z, kernel[:, M : M + L], kernel[:, M + 1 - L : M])
+    return (tiled(y, kernel) + at_least_float32(bias).unsqueeze(-1)).flatten(1, 2)
 
 
-@full_precision
-def dlr_kernel(Lambda, W, L):
-    """DLR's kernel: K[c, h, l] = Re sum_j W[c, h, j] exp(l Lambda[j]).
+class GMLPBlock(ResidualBlock):
+    """Paper A's gMLP: x + V (Z1 * LN(conv(Z2) + b)), Z1, Z2 = GELU(U LN(x)), a free kernel of 2 L + 1 taps.
 
-    Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One Lambda serves all features, so one (N, L) table of
-    powers does, the product of two short tables, and the rest is a matrix product. Source: Gupta et al. 2022
-    (DLR).
+    d_hidden    H, the width of EACH of Z1 and Z2 (Table 6's H; the paper's shapes contradict its split)
+    max_length  longest sequence; the kernel reaches that far to both sides (causal: back only)
+    channels    C distinct kernels, channel h uses number h mod C ("independent channels")
+    Init: taps N(0, 1e-5^2), bias 1. The convolution is scaled by a constant 1 / sqrt(n_fft), n_fft the power
+    of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
+    within a few steps of AdamW. Since LN removes the constant bias and its eps swallows the rest, the block
+    starts close to the identity. O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the
+    authors' code.
     """
-    Lambda, W = as_complex(Lambda), as_complex(W)
-    T = 1 << round(math.log2(L) / 2)
-    left = power_table(Lambda, T * torch.arange(math.ceil(L / T), device=W.device))
-    right = power_table(Lambda, torch.arange(T, device=W.device))
-    table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
-    return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
+    def __init__(
+        self, d_model, d_hidden=256, max_length=1024, channels=2, causal=False, dropout=0.0, norm="layer"
+    ):
+        super().__init__(d_model, norm, dropout=dropout)
+        if d_hidden % channels:
+            raise ValueError(f"d_hidden must be divisible by channels; got {d_hidden} and {channels}")
+        self.max_length, self.causal = max_length, causal
+        taps = max_length if causal else 2 * max_length + 1
+        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
+        self.input_linear = nn.Linear(d_model, 2 * d_hidden)
+        self.kernel_taps = nn.Parameter(1e-5 * torch.randn(channels, taps))
+        self.kernel_bias = nn.Parameter(torch.ones(channels))
+        self.norm_gate = nn.LayerNorm(d_hidden)
+        self.output_linear = nn.Linear(d_hidden, d_model)
 
-@full_precision
-def sgconv_kernel(sub_kernels, multiplier, L, init_scale=0):
-    """SGConv's kernel before normalisation: S sub-kernels, each of twice the last one's length and lower
-    weight.
+    def kernel(self, L):
+        """Taps (C, 2 L - 1) around lag 0, free parameters times the constant; causal: zeros before lag 0."""
+        require_length(L, self.max_length, "gMLP was built")
+        if self.causal:
+            return self.scale * F.pad(self.kernel_taps[:, :L], (L - 1, 0))
+        return self.scale * self.kernel_taps[:, self.max_length + 1 - L : self.max_length + L]
 
-    sub_kernels (S, Ch, H, d), multiplier (H,) -> (Ch, H, L), cut or padded to L:
-    concat_i multiplier^(S - 1 - i) * stretch(sub_kernels[i], 2^(max(0, i - 1) + init_scale)).
-    Source: Li et al. 2022 (SGConv).
-    """
-    sub_kernels, multiplier = at_least_float32(sub_kernels), at_least_float32(multiplier)
-    S = len(sub_kernels)
-    parts = []
-    for i, w in enumerate(sub_kernels):
-        stretched = F.interpolate(w, scale_factor=2.0 ** (max(0, i - 1) + init_scale), mode="linear")
-        parts.append(stretched * multiplier.pow(S - 1 - i).unsqueeze(-1))
-    K = torch.cat(parts, -1)
-    return F.pad(K, (0, max(0, L - K.shape[-1])))[..., :L]
+    def mix(self, x, mask):
+        gate, z = F.gelu(self.input_linear(x)).chunk(2, -1)
+        z = zero_padding(z, mask).transpose(1, 2)
+        # The norm removes what the biases have in common, 1 at the start. Added to it, a convolution of 1e-6
+        # would lose a tenth of itself to float32's rounding, and the gradients as much.
+        bias = self.kernel_bias - self.kernel_bias.mean()
+        z = toeplitz_gate_conv(z, self.kernel(z.shape[2]), bias).transpose(1, 2)
+        return self.output_linear(gate * self.norm_gate(z))
 
-
-@full_precision
-def diagonal_scan(v, log_pole, bidirectional=False):
-    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once.
-
-    v (P, B, L), log_pole (P,), complex -> x (1, P, B, L), or, bidirectional, (2, P, B, L): then the same
-    recurrence from the end as well, x_t = pole x_(t+1) + v_t.
-    The recurrence is a triangular Toeplitz matrix. In blocks of T positions it is a matrix product inside
-    the blocks, and between them the same recurrence again, T times shorter: O(P B L T) operations at the
-    speed of real matrix products, no power of a pole but decaying ones, no FFT.
-    """
-    P, B, L = v.shape
-    T, rows = min(32, L), 2 if bidirectional else 1
-    blocks = math.ceil(L / T)
-    powers = power_table(log_pole, torch.arange(T + 1, device=v.device))
-
-    def real_form(m):  # complex (P, a, b) -> real (P, 2 a, 2 b), the same product for numbers as pairs
-        return torch.view_as_real(torch.stack([m, 1j * m], 2)).flatten(3).flatten(1, 2)
-
-    # (P, T, T): [s, t] = pole^(t - s), zero below the diagonal. Its transpose goes the other way.
-    inside = F.pad(powers[:, :T], (T - 1, 0)).unfold(1, T, 1).flip(1)
-    if bidirectional:
-        inside = torch.cat([inside, inside.mT], 2)
-    v = F.pad(v, (0, -L % T)).reshape(P, B * blocks, T) if L % T else v.reshape(P, B * blocks, T)
-    x = torch.bmm(torch.view_as_real(v).flatten(2), real_form(inside))  # if every block began from nothing
-    if blocks > 1:
-        # What a block leaves behind, at its last position (from the end: its first), for the next one.
-        ends = torch.view_as_complex(x.view(P, B, blocks, rows, T, 2))
-        left = ends[:, :, :, 0, -1]
-        if bidirectional:
-            left = torch.cat([left, ends[:, :, :, 1, 0].flip(2)], 1)
-        carry = F.pad(diagonal_scan(left, T * log_pole)[0, ..., :-1], (1, 0))  # (P, rows B, blocks)
-        onward = real_form(powers[:, None, 1:])  # (P, 2, 2 T)
-        if bidirectional:
-            carry = torch.stack([carry[:, :B], carry[:, B:].flip(2)], -1)
-            back = real_form(powers[:, None, 1:].flip(2))
-            onward = torch.cat([F.pad(onward, (0, 2 * T)), F.pad(back, (2 * T, 0))], 1)
-        carry = torch.view_as_real(carry).reshape(P, B * blocks, 2 * rows)
-        x = torch.baddbmm(x, carry, onward)
-    x = torch.view_as_complex(x.view(P, B, blocks, rows, T, 2))
-    return x.permute(3, 0, 1, 2, 4).flatten(3)[..., :L]
-
-
-def state_space(u, log_pole, B, C, bidirectional):
-    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: the same pole and B twice, C = [C1,
-    C2].
-
-    u (B, L, H); log_pole (P,), B (P, H), C (H, P), or (H, 2 P), complex -> (B, L, H). Both directions include
-    position t.
-    """
-    batch, L, H = u.shape
-    v = torch.cat([B.real, B.imag]) @ u.reshape(-1, H).T
-    v = torch.complex(*v.view(2, -1, batch, L))
-    x = diagonal_scan(v, log_pole, bidirectional).reshape(C.shape[1], batch * L)
-    x = torch.view_as_real(x).transpose(1, 2).flatten(0, 1)  # (2 P or 4 P, B L)
-    C = torch.stack([C.real, -C.imag], 2).flatten(1)
-    return (x.T @ C.T).view(batch, L, -1)
-
-
-@full_precision
-def s5_apply(u, Lambda, B, C, D, log_step, bidirectional=False, discretization="zoh"):
-    """S5's state space, conjugate pairs implied: x_t = pole x_(t-1) + gain B u_t, y = 2 Re(C x) + D u.
-
-    u (B, L, H), Lambda (P,), B (P, H), C (H, P), or (H, 2 P) = [C1, C2] when bidirectional, D (H,), log_step
-    (P,) -> (B, L, H). One step size per state. Source: Smith et al. 2022 (S5).
-    """
-    u, Lambda, B, C = at_least_float32(u), as_complex(Lambda), as_complex(B), as_complex(C)
-    log_pole, gain = discretize(Lambda, at_least_float32(log_step).exp(), discretization)
-    y = state_space(u, log_pole, gain.unsqueeze(-1) * B, 2 * C, bidirectional)
-    return y + at_least_float32(D) * u
-
-
-@full_precision
-def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
-    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u.
-
-    lambda = exp(-exp(nu_log) + i exp(theta_log)), no conjugate pairs. u (B, L, H), nu_log, theta_log,
-    gamma_log (N,), B (N, H), C (H, N), or (H, 2 N) when bidirectional, D (H,) -> (B, L, H).
-    Source: Orvieto et al. 2023 (LRU).
-    """
-    u, B, C = at_least_float32(u), as_complex(B), as_complex(C)
-    log_pole = torch.complex(-at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp())
-    B = at_least_float32(gamma_log).exp().unsqueeze(-1) * B
-    return state_space(u, log_pole, B, C, bidirectional) + at_least_float32(D) * u
+    def taps(self, L):
+        taps = self.kernel(L)
+        return [(taps[:, L - 1 :], 0), (taps[:, : L - 1].flip(1), 1)]
 
 
 # ------------------------------------------------------------------------------------------ S4
+
+
+class KernelBlock(ResidualBlock):
+    """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR, SGConv and free taps.
+
+    kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
+    (lags -1, -2, ...). Dropout after GELU, on the output and, with drop_convolution, after the convolution
+    (S4's code from version 4 on; not the version behind the papers' results). Skip D ~ N(0, 1); W: H -> 2 H
+    in torch's default init. O(H L log L + L H^2) plus the kernel.
+    """
+
+    def __init__(self, d_model, causal=False, drop_convolution=False, **residual):
+        super().__init__(d_model, **residual)
+        self.rows, self.drop_convolution = 1 if causal else 2, drop_convolution
+        self.skip_weight = nn.Parameter(torch.randn(d_model))
+        self.output_linear = nn.Linear(d_model, 2 * d_model)
+
+    def mix(self, x, mask):
+        forward, *backward = self.kernel(x.shape[1])
+        # The skip connection is a tap at lag 0: there it costs no pass over the sequence.
+        forward = add_at_lag_0(forward, self.skip_weight)
+        # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
+        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
+        if self.drop_convolution:
+            y = self.drop(y)
+        return F.glu(self.output_linear(self.drop(F.gelu(y))))
+
+    def taps(self, L):
+        return [(taps[:, : L - first], first) for first, taps in enumerate(self.kernel(L))]
 
 
 def legs_basis(N):
@@ -553,14 +813,13 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
 class CauchySum(torch.autograd.Function):
     """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]).
 
-    V (H, R, n), x, y (H, n), s, c (F,), all real -> (H, R, 2 F): real parts, then imaginary ones. The (H, n,
-    F) weights are made in chunks that fit into the cache and made again for the gradient, so memory is that
-    of the result.
+    V (H, R, n), x, y (H, n), s, c (f,), all real -> (H, R, 2 f): real parts, then imaginary ones. The (H, n,
+    f) weights are made in chunks and made again in the backward pass, so that only the result is stored.
     """
 
     @staticmethod
     def weights(x, y, s, c):
-        """1 / (p - i q) = (p + i q) / (p^2 + q^2) as two tensors (h, n, F)."""
+        """1 / (p - i q) = (p + i q) / (p^2 + q^2) as two tensors (h, n, f)."""
         p = torch.addcmul(-4 * s.square(), x.unsqueeze(-1), c.square())
         q = y.unsqueeze(-1) * (4 * s * c)
         size = (p * p).addcmul_(q, q).reciprocal_()
@@ -568,6 +827,7 @@ class CauchySum(torch.autograd.Function):
 
     @staticmethod
     def chunks(x, s):
+        """Of rows, so that the weights fit into a CPU's cache."""
         size = (1 << 18) if x.device.type == "cpu" else (1 << 24)
         rows = max(1, size // (x.shape[1] * len(s)))
         return [slice(start, start + rows) for start in range(0, len(x), rows)]
@@ -599,6 +859,13 @@ class CauchySum(torch.autograd.Function):
         return grad_V, grad_x, grad_y, None, None
 
 
+def half_circle(L, dtype):
+    """(2, L / 2 + 1): sin and cos of theta / 2 at the frequencies theta = 2 pi k / L. From float64: as
+    float32 powers of exp(2 pi i / L) they would cost the kernel three digits."""
+    half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
+    return torch.stack([half.sin(), half.cos()]).to(dtype)
+
+
 @full_precision
 def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """S4's kernel K[c, h, l] = C Abar^l Bbar, A = diag(Lambda) - P P*, bilinear, all conjugate pairs counted.
@@ -615,392 +882,22 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     Source: Gu et al. 2021 (S4), Appendix C.
     """
     Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
-    dt = at_least_float32(dt)
-    # Angles in float64: as float32 powers of omega_1 they would cost the kernel three digits.
-    place = dt.device if dt.device.type != "mps" else "cpu"  # Apple's GPUs have no float64
-    theta = torch.arange(L // 2 + 1, dtype=torch.float64, device=place) * (2 * math.pi / L)
-    s, c = (f(theta / 2).to(dt.dtype).to(dt.device) for f in (torch.sin, torch.cos))
+    dt, rows = at_least_float32(dt), len(C)
+    s, c = constant(half_circle, L, dt.dtype, device=dt.device)
     turn = torch.complex(c, s)  # e^(i theta / 2)
 
     # Everything that reads a pole as rows of one tensor: [C B; C P; B P*; P P*], (2 Ch + 2, H, n).
-    rows = len(C)
     v = torch.cat([C * B, C * P, torch.stack([B, P]) * P.conj()])
     step = dt.unsqueeze(-1)
     size = step.square() * (Lambda.real.square() + Lambda.imag.square())
     values = torch.cat([v.real, (v * Lambda.conj()).real]).transpose(0, 1)
     sums = CauchySum.apply(values, size, step * Lambda.real, s, c)
-    sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, F)
+    sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, f)
     plain, times_Lambda = sums.chunk(2)
     R = (2 * step * turn) * (1j * s * plain - (0.5 * step * c) * times_Lambda)
     CB, CP, BP, PP = R[:rows], R[rows : 2 * rows], R[2 * rows], R[2 * rows + 1]
     twice = 2 * c * turn.conj()  # 1 + omega
     return torch.fft.irfft(2 * (CB - CP * (twice * BP / (1 + twice * PP))), n=L)
-
-
-# ------------------------------------------------------------------------------------------ positions
-
-
-def rotary_frequencies(width, base=10000.0, disable_half=False):
-    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1.
-
-    disable_half (paper A, Table 5) sets every EVEN index to zero, the fastest one among them, so that half of
-    the channels carry no position.
-    """
-    theta = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    if disable_half:
-        theta[::2] = 0
-    return theta
-
-
-def rotate(x, theta):
-    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2.
-
-    Phases in at least float32: in bf16 they would be wrong by whole turns at L = 4,096. -> as x, in its type.
-    """
-    phase_type = torch.promote_types(theta.dtype, torch.promote_types(x.dtype, torch.float32))
-    t = torch.arange(x.shape[-2], device=x.device, dtype=phase_type)
-    phase = torch.outer(t, theta.to(phase_type))
-    cos, sin = phase.cos(), phase.sin()
-    even, odd = at_least_float32(x).unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
-
-
-def sinusoidal_positions(L, width, base=10000.0):
-    """PE[t, 2 m] = sin(t theta_m), PE[t, 2 m + 1] = cos(t theta_m): (L, width) float64."""
-    phase = torch.outer(torch.arange(L, dtype=torch.float64), rotary_frequencies(width + width % 2, base))
-    return torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)[:, :width]
-
-
-# ------------------------------------------------------------------------------------------ attention
-
-
-class Attention(nn.Module):
-    """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
-
-    kind          "softmax", or "linear": see linear_attention. O(L D^2 / heads)
-    rotary        None; "full": paper A's, over the full width before the split into heads, so that the first
-                  head turns fast and the last one slowly; "heads": the usual one, every head with all
-                  frequencies (paper B)
-    disable_half  half of the rotary frequencies are zero (paper A, Table 5)
-    causal        position t attends to positions up to t
-    window        None, or block-local attention for Path-X: the sequence is cut into blocks of this length
-                  and each position attends to its own block, the previous and (unless causal) the next one.
-                  O(L window D).
-    band          None, or an exact window: position t attends to t - band .. t + band. Meant for L <= 1,024:
-                  all scores are made, the others masked
-    Linear maps with bias, torch's default init. deviation: paper B's code starts q, k, v and o with one and
-    the same matrix and lets its Transformer attend to padding; both are accidents.
-    """
-
-    def __init__(
-        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None,
-        kind="softmax", band=None,
-    ):  # fmt: skip
-        super().__init__()
-        if d_model % heads:
-            raise ValueError(f"d_model must be divisible by heads; got {d_model} and {heads}")
-        if rotary not in (None, "full", "heads"):
-            raise ValueError(f"rotary must be None, 'full' or 'heads'; got {rotary!r}")
-        if kind not in ("softmax", "linear"):
-            raise ValueError(f"kind must be softmax or linear; got {kind!r}")
-        if (window is not None) + (band is not None) + (kind == "linear") > 1:
-            raise ValueError("of window, band and kind='linear' only one can be chosen")
-        self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
-        self.kind, self.band = kind, band
-        self.qkv_linear = nn.Linear(d_model, 3 * d_model)
-        self.output_linear = nn.Linear(d_model, d_model)
-        width = d_model // heads if rotary == "heads" else d_model
-        theta = rotary_frequencies(width, base, disable_half) if rotary else None
-        theta = theta if theta is None else theta.to(torch.get_default_dtype())
-        self.register_buffer("theta", theta, persistent=False)
-
-    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        D = x.shape[-1]
-        qk, v = self.qkv_linear(x).split((2 * D, D), -1)
-        qk = qk.unflatten(-1, (2, D)).transpose(1, 2)  # (B, 2, L, D): q and k turn together
-        if self.rotary == "full":
-            qk = rotate(qk, self.theta)
-        qk, v = (z.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for z in (qk, v))
-        if self.rotary == "heads":
-            qk = rotate(qk, self.theta)
-        q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
-        if self.kind == "linear":
-            y = linear_attention(q, k, v, mask, self.causal)
-        elif self.band is not None:
-            t = torch.arange(x.shape[1], device=x.device)
-            lag = t.unsqueeze(1) - t
-            allowed = (lag <= self.band) & (lag >= (0 if self.causal else -self.band))
-            if not surely_full(
-                mask
-            ):  # each position sees at least itself: some kernels answer no key with NaN
-                allowed = (allowed & mask.unsqueeze(1) | (lag == 0)).unsqueeze(1)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-        elif self.window is not None:
-            y = local_attention(q, k, v, mask, self.window, self.causal)
-        elif self.causal:  # padding is a suffix: no real position sees it
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            keys = None
-            if not surely_full(mask):  # an empty sequence sees all: some kernels answer no key with NaN
-                keys = (mask | ~mask.any(1, keepdim=True))[:, None, None, :]
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys)
-        return self.output_linear(y.transpose(1, 2).flatten(2))
-
-
-def surely_full(mask):
-    """Whether nothing is padded, where that is known without waiting for the device: of a mask that is one
-    stored value repeated (data.full_mask makes such), from its strides; else on a CPU, by looking.
-
-    Attention without a mask is 4 % faster on a CPU, and on a GPU open to more kernels. A compiled graph
-    cannot branch on what a tensor holds. (One False repeated counts as full: an empty sequence attends to
-    all positions.)
-    """
-    if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
-        return True
-    return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
-
-
-def local_attention(q, k, v, mask, block, causal=False):
-    """Attention of each block of positions to itself, the previous and (unless causal) the next block.
-
-    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). Dense attention, block x 3 block.
-    """
-    B, heads, L, _ = q.shape
-    pad, blocks = -L % block, math.ceil(L / block)
-    neighbours = (0, 1) if causal else (0, 1, 2)  # previous, own, next
-
-    def with_neighbours(x, dim):  # (..., L, ...) -> (..., blocks, neighbours * block, ...)
-        x = x.unflatten(dim, (blocks, block))
-        nothing = x.new_zeros(1).expand(*x.shape[:dim], 1, *x.shape[dim + 1 :])
-        x = torch.cat([nothing, x, nothing], dim)
-        return torch.cat([x.narrow(dim, i, blocks) for i in neighbours], dim + 1)
-
-    q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, k, v))
-    q = q.unflatten(2, (blocks, block)).transpose(1, 2).flatten(0, 1)  # (B blocks, heads, block, d)
-    k, v = (with_neighbours(x, 2).transpose(1, 2).flatten(0, 1) for x in (k, v))
-    keys = with_neighbours(F.pad(mask, (0, pad)), 1).flatten(0, 1)  # (B blocks, neighbours * block)
-    allowed = keys.unsqueeze(1)
-    if causal:
-        allowed = allowed & torch.ones(block, 2 * block, dtype=torch.bool, device=q.device).tril(block)
-    # A row without any key is all padding: let it see something, some kernels would answer NaN.
-    allowed = (allowed | ~allowed.any(-1, keepdim=True)).unsqueeze(1)
-    y = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-    return y.unflatten(0, (B, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :L]
-
-
-@full_precision
-def linear_attention(q, k, v, mask, causal=False):
-    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s (causal: s <= t).
-
-    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). O(L d^2): the sums over s are
-    made once for all t; with causal once for each block of 64 positions, and inside a block all pairs.
-    Source: Katharopoulos et al. 2020.
-    """
-    q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
-    k = k * mask[:, None, :, None]
-    v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
-    if causal:
-        L = v.shape[2]
-        q, k, v = (F.pad(x, (0, 0, 0, -L % 64)).unflatten(2, (-1, 64)) for x in (q, k, v))
-        before = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, heads, blocks, d, d + 1)
-        y = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :L]
-    else:
-        y = q @ (k.mT @ v)
-    # An empty sequence has no key at all.
-    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)
-
-
-# ------------------------------------------------------------------------------------------ blocks
-
-
-class ResidualBlock(nn.Module):
-    """x + drop(mix(norm(x))) with prenorm, norm(x + drop(mix(x))) without; subclasses say what mix is.
-
-    norm         "layer", "batch" or "scale", see Norm; norm_momentum is that of batch norm's running averages
-    dropout      probability; tie_dropout draws one mask for all positions (S4 on images, S5)
-    mix reads zeros at padding positions. deviation: S5, LRU and DLR read there what the norm makes of padding
-    in the authors' code.
-    """
-
-    def __init__(
-        self, d_model, norm="layer", prenorm=True, dropout=0.0, tie_dropout=False, norm_momentum=0.1
-    ):
-        super().__init__()
-        self.norm_place = "pre" if prenorm else "post"
-        self.dropout, self.tie_dropout = dropout, tie_dropout
-        self.norm = Norm(norm, d_model, norm_momentum)
-
-    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        z = zero_padding(self.norm(x, mask) if self.norm_place == "pre" else x, mask)
-        x = x + self.drop(self.mix(z, mask))
-        return self.norm(x, mask) if self.norm_place == "post" else x
-
-    def drop(self, x):
-        if not self.tie_dropout:
-            return F.dropout(x, self.dropout, self.training)
-        return x * F.dropout(torch.ones_like(x[:, :1]), self.dropout, self.training)
-
-
-class ConvBlock(ResidualBlock):
-    """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
-
-    norm_place  where the layer norm stands, which the paper does not say:
-                "pre"    x + W ReLU(conv(LN(x))), our reading
-                "post"   LN(x + W ReLU(conv(x)))
-                "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
-    Each position sees K // 2 neighbours on each side. Costs O(L K D H / groups), less for long kernels on a
-    CPU. Sources: paper A, Section 8, Appendix A.2 and Table 7.
-
-    Raises ValueError for an even or non-positive kernel: only odd kernels reach equally far to both sides.
-    """
-
-    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
-        if norm_place not in ("pre", "post", "after"):
-            raise ValueError(f"norm_place must be pre, post or after; got {norm_place!r}")
-        if kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd and positive, to be centred on a position; got {kernel}")
-        super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
-        self.norm_place = norm_place
-        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
-        self.linear = nn.Linear(d_hidden, d_model)
-
-    def mix(self, z, mask):
-        # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        long = self.conv.kernel_size[0] >= (7 if self.conv.groups <= 16 else 41)
-        if z.device.type == "cpu" and long:
-            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, self.conv.groups)
-        else:
-            # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
-            weight, padding = self.conv.weight.unsqueeze(2), (0, self.conv.padding[0])
-            z = z.transpose(1, 2).unsqueeze(2)  # (B, D, 1, L)
-            z = F.conv2d(z, weight, self.conv.bias, padding=padding, groups=self.conv.groups)
-            z = z.squeeze(2).transpose(1, 2)  # (B, L, H)
-        if self.norm_place == "after":
-            z = self.norm(z, mask)
-        return self.linear(F.relu(z))
-
-
-class TransformerBlock(nn.Module):
-    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
-
-    activation  "relu" (paper A), "gelu" (paper B: exact)
-    conv        None, or taps of a centred convolution in front of the attention, each channel by itself, with
-                its own norm and residual connection: x + conv(LN(x)). Not causal
-    attention   a module to take the place of Attention, whose arguments are the **options
-    Dropout on both residual branches, none inside the feed-forward layer, as in paper A's code.
-    O(L^2 D + L D F). Sources: paper A, Table 5; paper B, Section 3.
-    """
-
-    def __init__(
-        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", conv=None,
-        attention=None, **options,
-    ):  # fmt: skip
-        super().__init__()
-        if activation not in ("relu", "gelu"):
-            raise ValueError(f"activation must be relu or gelu; got {activation!r}")
-        self.activation, self.prenorm, self.dropout = getattr(F, activation), prenorm, dropout
-        self.norm1, self.norm2 = Norm(norm, d_model), Norm(norm, d_model)
-        self.attention = attention or Attention(d_model, **options)
-        self.input_linear = nn.Linear(d_model, d_ff)
-        self.output_linear = nn.Linear(d_ff, d_model)
-        if conv is not None and (conv % 2 == 0 or options.get("causal")):
-            raise ValueError(f"conv must be odd, and the attention not causal; got {conv}")
-        self.conv = conv and nn.Conv1d(d_model, d_model, conv, padding=conv // 2, groups=d_model)
-        self.norm_conv = conv and Norm(norm, d_model)
-
-    def forward(self, x, mask):
-        if self.conv:
-            z = zero_padding(self.norm_conv(x, mask) if self.prenorm else x, mask)
-            x = x + self.drop(self.conv(z.mT).mT)
-            x = x if self.prenorm else self.norm_conv(x, mask)
-        if self.prenorm:
-            x = x + self.drop(self.attention(self.norm1(x, mask), mask))
-            return x + self.drop(self.feed_forward(self.norm2(x, mask)))
-        x = self.norm1(x + self.drop(self.attention(x, mask)), mask)
-        return self.norm2(x + self.drop(self.feed_forward(x)), mask)
-
-    def feed_forward(self, x):
-        return self.output_linear(self.activation(self.input_linear(x)))
-
-    def drop(self, x):
-        return F.dropout(x, self.dropout, self.training)
-
-
-class GMLPBlock(ResidualBlock):
-    """Paper A's gMLP: x + V (Z1 * LN(conv(Z2) + b)), Z1, Z2 = GELU(U LN(x)), a free kernel of 2 L + 1 taps.
-
-    d_hidden    H, the width of EACH of Z1 and Z2 (Table 6's H; the paper's shapes contradict its split)
-    max_length  longest sequence; the kernel reaches that far to both sides (causal: back only)
-    channels    C distinct kernels, channel h uses number h mod C ("independent channels")
-    Init: taps N(0, 1e-5^2), bias 1. The convolution is scaled by a constant 1 / sqrt(n_fft), n_fft the power
-    of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
-    within a few steps of AdamW. Since LN removes the constant bias and its eps swallows the rest, the block
-    starts close to the identity.
-    O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
-    """
-
-    def __init__(
-        self, d_model, d_hidden=256, max_length=1024, channels=2, causal=False, dropout=0.0, norm="layer"
-    ):
-        super().__init__(d_model, norm, dropout=dropout)
-        if d_hidden % channels:
-            raise ValueError(f"d_hidden must be divisible by channels; got {d_hidden} and {channels}")
-        self.max_length, self.causal = max_length, causal
-        taps = max_length if causal else 2 * max_length + 1
-        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
-        self.input_linear = nn.Linear(d_model, 2 * d_hidden)
-        self.kernel_taps = nn.Parameter(1e-5 * torch.randn(channels, taps))
-        self.kernel_bias = nn.Parameter(torch.ones(channels))
-        self.norm_gate = nn.LayerNorm(d_hidden)
-        self.output_linear = nn.Linear(d_hidden, d_model)
-
-    def kernel(self, L):
-        """Taps (C, 2 L - 1) around lag 0, free parameters times the constant; causal: zeros before lag 0."""
-        if L > self.max_length:
-            raise ValueError(f"gMLP was built for sequences of at most {self.max_length} positions; got {L}")
-        if self.causal:
-            return self.scale * F.pad(self.kernel_taps[:, :L], (L - 1, 0))
-        return self.scale * self.kernel_taps[:, self.max_length + 1 - L : self.max_length + L]
-
-    def mix(self, x, mask):
-        gate, z = F.gelu(self.input_linear(x)).chunk(2, -1)
-        z = zero_padding(z, mask).transpose(1, 2)
-        # The norm removes what the biases have in common, 1 at the start. Added to it, a convolution of 1e-6
-        # would lose a tenth of itself to float32's rounding, and the gradients as much.
-        bias = self.kernel_bias - self.kernel_bias.mean()
-        z = toeplitz_gate_conv(z, self.kernel(z.shape[2]), bias).transpose(1, 2)
-        return self.output_linear(gate * self.norm_gate(z))
-
-
-class KernelBlock(ResidualBlock):
-    """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR and SGConv.
-
-    kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
-    (lags -1, -2, ...). Dropout after GELU, on the output and, with drop_convolution, after the convolution
-    (S4's code from version 4 on; not the version behind the papers' results). Skip D ~ N(0, 1); W: H -> 2 H
-    in torch's default init. O(H L log L + L H^2) plus the kernel.
-    """
-
-    def __init__(self, d_model, causal=False, drop_convolution=False, **residual):
-        super().__init__(d_model, **residual)
-        self.rows, self.drop_convolution = 1 if causal else 2, drop_convolution
-        self.skip_weight = nn.Parameter(torch.randn(d_model))
-        self.output_linear = nn.Linear(d_model, 2 * d_model)
-
-    def mix(self, x, mask):
-        L = x.shape[1]
-        forward, *backward = self.kernel(L)
-        # The skip connection is a tap at lag 0: there it costs no pass over the sequence.
-        forward = forward + F.pad(self.skip_weight.unsqueeze(1), (0, L - 1))
-        # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
-        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
-        if self.drop_convolution:
-            y = self.drop(y)
-        return F.glu(self.output_linear(self.drop(F.gelu(y))))
-
-
-def log_uniform(low, high, *shape):
-    return torch.empty(shape).uniform_(math.log(low), math.log(high))
 
 
 class S4Block(KernelBlock):
@@ -1024,12 +921,10 @@ class S4Block(KernelBlock):
     ):  # fmt: skip
         super().__init__(d_model, **block)
         self.max_length = max_length
-        copies = copies_of(n_ssm, d_model)
-        Lambda, P, B = (z.repeat(copies, 1) for z in hippo_legs(d_state, clip))
+        Lambda, P, B = (copies(z, n_ssm, d_model) for z in hippo_legs(d_state, clip))
         log_dt = log_uniform(dt_min, dt_max, d_model)
         C = torch.view_as_complex(complex_normal(self.rows, d_model, d_state // 2))
-        index = torch.arange(d_model) % copies
-        C = dplr_c_tilde(Lambda[index], P[index], C, log_dt.exp(), max_length)
+        C = dplr_c_tilde(*per_feature(d_model, Lambda, P), C, log_dt.exp(), max_length)
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter((-Lambda.real).log().to(log_dt.dtype))
         self.A_imag = nn.Parameter(Lambda.imag.to(log_dt.dtype))
@@ -1039,20 +934,36 @@ class S4Block(KernelBlock):
         own_optimizer([self.kernel_C], c_lr, weight_decay=None)
 
     def kernel(self, L):
-        if L > self.max_length:
-            raise ValueError(f"S4 was built for sequences of at most {self.max_length} positions; got {L}")
+        require_length(L, self.max_length, "S4 was built")
         Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
-        repeats = len(self.log_dt) // len(Lambda)
-        shared = (as_complex(z).repeat(repeats, 1) for z in (Lambda, self.P, self.B))
-        K = dplr_kernel(*shared, self.kernel_C, self.log_dt.exp(), self.max_length)
-        return K[..., :L]
+        system = per_feature(len(self.log_dt), Lambda, as_complex(self.P), as_complex(self.B))
+        return dplr_kernel(*system, self.kernel_C, self.log_dt.exp(), self.max_length)[..., :L]
 
 
-def copies_of(n_ssm, features):
-    copies = features if n_ssm is None else n_ssm
-    if features % copies:
-        raise ValueError(f"n_ssm must divide d_model; got {copies} and {features}")
-    return copies
+def copies(z, n_ssm, features):
+    """z (n,) -> (n_ssm, n)."""
+    if features % (n_ssm or features):
+        raise ValueError(f"n_ssm must divide d_model; got {n_ssm} and {features}")
+    return z.repeat(n_ssm or features, 1)
+
+
+def per_feature(features, *copied):
+    """Each (n_ssm, n) -> (features, n)."""
+    return [z if len(z) == features else z.repeat(features // len(z), 1) for z in copied]
+
+
+# ------------------------------------------------------------------------------------------ S4D
+
+
+@full_precision
+def diagonal_kernel(Lambda, B, C, dt, L, discretization="zoh"):
+    """S4D's kernel, conjugate pairs implied: K[c, h, l] = 2 Re sum_n (C gain B)[c, h, n] pole[h, n]^l.
+
+    Lambda, B (H, n) complex, C (Ch, H, n) complex, dt (H,) -> (Ch, H, L) real. Source: Gu et al. 2022 (S4D).
+    """
+    Lambda, B, C = as_complex(Lambda), as_complex(B), as_complex(C)
+    log_pole, gain = discretize(Lambda, at_least_float32(dt).unsqueeze(-1), discretization)
+    return power_sum(C * (2 * gain * B), log_pole, L)
 
 
 class S4DBlock(KernelBlock):
@@ -1069,9 +980,8 @@ class S4DBlock(KernelBlock):
     ):  # fmt: skip
         super().__init__(d_model, **block)
         Lambda, _, B = hippo_legs(d_state, clip)
-        if clip is None:
-            B = torch.ones_like(B)
-        Lambda, B = (z.repeat(copies_of(n_ssm, d_model), 1) for z in (Lambda, B))
+        B = torch.ones_like(B) if clip is None else B
+        Lambda, B = (copies(z, n_ssm, d_model) for z in (Lambda, B))
         self.log_dt = nn.Parameter(log_uniform(dt_min, dt_max, d_model))
         self.log_A_real = nn.Parameter((-Lambda.real).log().to(self.log_dt.dtype))
         self.A_imag = nn.Parameter(Lambda.imag.to(self.log_dt.dtype))
@@ -1083,9 +993,27 @@ class S4DBlock(KernelBlock):
 
     def kernel(self, L):
         Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
-        repeats = len(self.log_dt) // len(Lambda)
-        Lambda, B = Lambda.repeat(repeats, 1), self.B.repeat(repeats, 1, 1)
-        return diagonal_kernel(Lambda, B, self.kernel_C, self.log_dt.exp(), L)
+        system = per_feature(len(self.log_dt), Lambda, as_complex(self.B))
+        return diagonal_kernel(*system, self.kernel_C, self.log_dt.exp(), L)
+
+
+# ------------------------------------------------------------------------------------------ DLR
+
+
+@full_precision
+def dlr_kernel(Lambda, W, L):
+    """DLR's kernel: K[c, h, l] = Re sum_j W[c, h, j] exp(l Lambda[j]).
+
+    Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One Lambda serves all features, so one (N, L) table of
+    powers does, the product of two short tables, and the rest is a matrix product. Source: Gupta et al. 2022
+    (DLR).
+    """
+    Lambda, W = as_complex(Lambda), as_complex(W)
+    T = 1 << round(math.log2(L) / 2)
+    left = power_table(Lambda, torch.arange(0, L, T, device=W.device))
+    right = power_table(Lambda, torch.arange(T, device=W.device))
+    table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
+    return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
 
 class DLRBlock(KernelBlock):
@@ -1093,8 +1021,9 @@ class DLRBlock(KernelBlock):
 
     One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2 with A_root^2 = delta / 2,
     delta log-uniform in [dt_min, dt_max]; Im Lambda_j = 2 pi j / N. W ~ N(0, 1) / N in each part.
-    ssm_lr is that of Lambda and W, which do not decay. deviation: a slip in paper B's code leaves Re Lambda
-    of the first layer at the global rate. O(N H L). Sources: Gupta et al. 2022; paper B, Section 3.4.
+    ssm_lr is that of Lambda and W, which do not decay. O(N H L). Sources: Gupta et al. 2022; paper B, Section
+    3.4.
+    deviation: a slip in paper B's code leaves Re Lambda of the first layer at the global rate.
     """
 
     def __init__(self, d_model, d_state=1024, dt_min=0.0001, dt_max=0.1, ssm_lr=0.0001, **block):
@@ -1108,6 +1037,28 @@ class DLRBlock(KernelBlock):
         return dlr_kernel(torch.complex(-self.A_root.square(), self.A_imag), self.W, L)
 
 
+# ------------------------------------------------------------------------------------------ SGConv
+
+
+@full_precision
+def sgconv_kernel(sub_kernels, multiplier, L, init_scale=0):
+    """SGConv's kernel before normalisation: S sub-kernels, each of twice the last one's length and lower
+    weight.
+
+    sub_kernels (S, Ch, H, d), multiplier (H,) -> (Ch, H, L), cut or padded to L:
+    concat_i multiplier^(S - 1 - i) * stretch(sub_kernels[i], 2^(max(0, i - 1) + init_scale)).
+    Source: Li et al. 2022 (SGConv).
+    """
+    sub_kernels, multiplier = at_least_float32(sub_kernels), at_least_float32(multiplier)
+    S = len(sub_kernels)
+    parts = []
+    for i, w in enumerate(sub_kernels):
+        stretched = F.interpolate(w, scale_factor=2.0 ** (max(0, i - 1) + init_scale), mode="linear")
+        parts.append(stretched * multiplier.pow(S - 1 - i).unsqueeze(-1))
+    K = torch.cat(parts, -1)
+    return F.pad(K, (0, max(0, L - K.shape[-1])))[..., :L]
+
+
 class SGConvBlock(KernelBlock):
     """SGConv: S sub-kernels of d free taps one after the other, each twice as long as the last and weaker.
 
@@ -1115,8 +1066,8 @@ class SGConvBlock(KernelBlock):
     decay           (first, last) of the H weights' base m_h, linearly spaced: sub-kernel i has weight
                     m_h^(S - 1 - i) before normalisation, that is m_h^-i up to a constant
     position_decay  instead of it, weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
-    Taps are divided by the norm of the initial kernel, over its full length, per row and feature: a buffer.
-    kernel_lr is that of the taps, which decay. O(H L). Source: Li et al. 2022; ctlllll/SGConv.
+    Init: taps N(0, 1), divided by the norm of the initial kernel, over its full length, per row and feature:
+    a buffer. kernel_lr is that of the taps, which decay. O(H L). Source: Li et al. 2022; ctlllll/SGConv.
     """
 
     def __init__(
@@ -1136,14 +1087,14 @@ class SGConvBlock(KernelBlock):
             self.kernel_scale.copy_(1 / self.kernel(self.full_length).norm(dim=-1, keepdim=True))
 
     def kernel(self, L):
-        if L > self.full_length:
-            raise ValueError(
-                f"SGConv was built for sequences of at most {self.full_length} positions; got {L}"
-            )
+        require_length(L, self.full_length, "SGConv was built")
         K = sgconv_kernel(self.kernel_taps, self.multiplier, L, self.init_scale)
         if self.position_decay is not None:
             K = K * torch.arange(1, L + 1, device=K.device, dtype=K.dtype).pow(-self.position_decay)
         return K * self.kernel_scale
+
+
+# ------------------------------------------------------------------------------------------ free taps
 
 
 class FreeBlock(KernelBlock):
@@ -1165,12 +1116,494 @@ class FreeBlock(KernelBlock):
         own_optimizer([self.kernel_taps], kernel_lr)
 
     def kernel(self, L):
-        if L > self.max_length:
-            raise ValueError(
-                f"the free taps were made for sequences of at most {self.max_length} positions; got {L}"
-            )
+        require_length(L, self.max_length, "the free taps were made")
         K = F.softshrink(self.kernel_taps[..., :L], self.threshold)
         return F.dropout(K, self.kernel_dropout, self.training)
+
+
+# ------------------------------------------------------------------------------------------ S5
+
+
+def scan_places(T, rows, inclusive, dtype):
+    """Ones in (T + 1, (T + rows) (rows T + rows)): where diagonal_scan has which power of the pole."""
+    s, t, own = torch.arange(T).unsqueeze(1), torch.arange(T), int(inclusive)
+    nothing, ends = torch.zeros(T, dtype=torch.int64), torch.zeros(rows, dtype=torch.int64)
+    # Each entry: the exponent plus 1, or at most 0 for none.
+    to_block, to_ends = [t - s + own, s - t + own][:rows], [T - s, s + 1][:rows]
+    carried = [[t + 1 + own, nothing, ends], [nothing, T - t + own, ends]]
+    carried = [torch.cat(row) for row in carried] if rows == 2 else [torch.cat(carried[0][::2])]
+    exponents = torch.cat([torch.cat(to_block + to_ends, 1), torch.stack(carried)])
+    return F.one_hot(exponents.clamp(min=0).flatten(), T + 2)[:, 1:].T.to(dtype)
+
+
+@full_precision
+def diagonal_scan(v, log_pole, bidirectional=False, inclusive=True):
+    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once.
+
+    v (P, B, L), log_pole (P,), complex -> x (P, B, ceil(L / T), rows, T), blocks of T positions. With
+    bidirectional rows = 2: the second one is the same recurrence from the end, x_t = pole x_(t+1) + v_t.
+    inclusive=False: x_(t-1), what reaches t from before (from the end: x_(t+1)).
+
+    A block is a product with powers of the pole p. Here T = 2; c and c' reach the block from either side, e
+    and e' are what it leaves behind, without them, for the next block of either direction:
+                  x_0 x_1 | x'_0 x'_1 | e  e'
+            v_0    1   p  |  1    0   | p  1
+            v_1    0   1  |  p    1   | 1  p
+            c      p  p^2 |  0    0   | 0  0
+            c'     0   0  | p^2   p   | 0  0
+    All c follow from all e by the same recurrence, T times shorter. O(P B L T) operations at the speed of
+    real matrix products, no power of a pole but decaying ones, no FFT.
+    """
+    P, B, L = v.shape
+    T, rows = min(32, L), 1 + bidirectional
+    blocks = math.ceil(L / T)
+    powers = torch.view_as_real(power_table(log_pole, constant(torch.arange, T + 1, device=v.device)))
+    places = constant(scan_places, T, rows, inclusive, powers.dtype, device=v.device)
+    matrix = torch.complex(*(powers.mT @ places).unbind(1)).unflatten(1, (T + rows, -1))
+    # The same product for numbers as pairs (real, imaginary).
+    matrix = torch.view_as_real(torch.stack([matrix, 1j * matrix], 2)).flatten(3).flatten(1, 2)
+    v = F.pad(v, (0, -L % T)) if L % T else v
+    x = torch.bmm(torch.view_as_real(v.reshape(P, B * blocks, T)).flatten(2), matrix[:, : 2 * T])
+    if blocks > 1:
+        e = torch.view_as_complex(x.view(P, B, blocks, -1, 2))[..., rows * T :]
+        e = e.transpose(2, 3).reshape(P, B * rows, blocks)
+        c = diagonal_scan(e, T * log_pole, bidirectional, inclusive=False).transpose(2, 3).flatten(3)
+        c = c[..., :blocks].unflatten(1, (B, rows)).diagonal(0, 2, 3)  # each e in its own direction
+        c = torch.view_as_real(c.reshape(P, B * blocks, rows)).flatten(2)
+        x = torch.baddbmm(x, c, matrix[:, 2 * T :])
+    return torch.view_as_complex(x.view(P, B, blocks, -1, 2))[..., : rows * T].unflatten(-1, (rows, T))
+
+
+def state_space(u, log_pole, B, C, bidirectional):
+    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: the same pole and B twice, C = [C1,
+    C2].
+
+    u (B, L, H); log_pole (P,), B (P, H), C (H, P), or (H, 2 P), complex -> (B, L, H). Both directions include
+    position t.
+    """
+    batch, L, H = u.shape
+    v = product(torch.cat([B.real, B.imag]), u.reshape(-1, H).T)
+    x = diagonal_scan(torch.complex(*v.view(2, -1, batch, L)), log_pole, bidirectional)
+    x = torch.view_as_real(x.permute(1, 2, 4, 3, 0).contiguous()).flatten(3).flatten(1, 2)  # (B, L, 2 P rows)
+    C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
+    return product(x, C.T)[:, :L]
+
+
+def product(a, b):
+    """a @ b in at least float32; on a GPU under autocast in its type, or it would be most of S5's step."""
+    return at_least_float32(a @ b) if a.is_cuda else exact_product(a, b)
+
+
+@full_precision
+def exact_product(a, b):
+    return a @ b
+
+
+def s5_apply(u, Lambda, B, C, D, log_step, bidirectional=False, discretization="zoh"):
+    """S5's state space, conjugate pairs implied: x_t = pole x_(t-1) + gain B u_t, y = 2 Re(C x) + D u.
+
+    u (B, L, H), Lambda (P,), B (P, H), C (H, P), or (H, 2 P) = [C1, C2] when bidirectional, D (H,), log_step
+    (P,) -> (B, L, H). One step size per state. Source: Smith et al. 2022 (S5).
+    """
+    u, Lambda, B, C = at_least_float32(u), as_complex(Lambda), as_complex(B), as_complex(C)
+    log_pole, gain = discretize(Lambda, at_least_float32(log_step).exp(), discretization)
+    y = state_space(u, log_pole, gain.unsqueeze(-1) * B, C, bidirectional)
+    return torch.add(at_least_float32(D) * u, y, alpha=2)
+
+
+def lecun_normal_(weight, fan_in):
+    """flax's LeCun normal: cut at two standard deviations, then rescaled to variance 1 / fan_in."""
+    std = 1 / (math.sqrt(fan_in) * 0.87962566103423978)
+    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
+
+
+def lecun_linear(inputs, outputs):
+    linear = nn.Linear(inputs, outputs)
+    lecun_normal_(linear.weight, inputs)
+    nn.init.zeros_(linear.bias)
+    return linear
+
+
+class S5Block(ResidualBlock):
+    """S5: one state space for all features, x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, then a gate.
+
+    d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
+    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
+                    sigma(W2 q)
+    c_init          "lecun", "trunc" or "complex"; their scales differ by up to sqrt(H P)
+    clip_eigs       keep Re Lambda <= -1e-4
+    fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
+                    and none
+    dt_global       log_step at the learning rate of the run instead of ssm_lr
+    Both directions share all but C and both include position t. Zero-order hold. GELU in its tanh form,
+    dropout tied over time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H).
+    Source: Smith et al. 2022; lindermanlab/S5.
+    deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
+    recipe of the run.
+    deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
+    """
+
+    def __init__(
+        self, d_model, d_state=256, blocks=1, activation="half_glu1", c_init="lecun", dt_min=0.001,
+        dt_max=0.1, clip_eigs=False, causal=False, ssm_lr=0.001, fast_B=False, dt_global=False, norm="batch",
+        norm_momentum=0.05, tie_dropout=True, **residual,
+    ):  # fmt: skip
+        super().__init__(d_model, norm, norm_momentum, tie_dropout=tie_dropout, **residual)
+        if activation not in ("half_glu1", "half_glu2", "full_glu"):
+            raise ValueError(f"activation must be half_glu1, half_glu2 or full_glu; got {activation!r}")
+        if d_state % (2 * blocks):
+            raise ValueError(f"d_state must be divisible by 2 * blocks; got {d_state} and {blocks}")
+        self.causal, self.activation, self.clip_eigs = causal, activation, clip_eigs
+        P, rows = d_state // 2, 1 if causal else 2
+        Lambda, V, _, _ = legs_basis(d_state // blocks)
+        V = torch.block_diag(*[V] * blocks).to(torch.complex64)  # (2 P, P)
+        Lambda = Lambda.repeat(blocks)
+        B = V.mH @ lecun_normal_(torch.empty(d_state, d_model), d_state).to(V.dtype)
+        if c_init == "complex":
+            C = complex_normal(d_model, rows * P)
+        elif c_init in ("lecun", "trunc"):
+            C = torch.empty(rows, d_model, d_state, 2)
+            lecun_normal_(C, d_state if c_init == "trunc" else d_state * d_model)
+            C = torch.view_as_real(torch.cat(list(torch.view_as_complex(C) @ V), 1))
+        else:
+            raise ValueError(f"c_init must be lecun, trunc or complex; got {c_init!r}")
+        self.Lambda_real = nn.Parameter(Lambda.real.to(C.dtype))
+        self.Lambda_imag = nn.Parameter(Lambda.imag.to(C.dtype))
+        self.log_step = nn.Parameter(log_uniform(dt_min, dt_max, P))
+        self.B_weight, self.C_weight = real_parameter(B), nn.Parameter(C.clone())
+        self.skip_weight = nn.Parameter(torch.randn(d_model))
+        self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
+        own_optimizer([self.Lambda_real, self.Lambda_imag], ssm_lr)
+        if not dt_global:
+            own_optimizer([self.log_step], ssm_lr)
+        if not fast_B:
+            own_optimizer([self.B_weight], ssm_lr)
+
+    def Lambda(self):
+        real = self.Lambda_real.clamp(max=-1e-4) if self.clip_eigs else self.Lambda_real
+        return torch.complex(real, self.Lambda_imag)
+
+    def mix(self, u, mask):
+        weights = self.B_weight, self.C_weight, self.skip_weight, self.log_step
+        y = s5_apply(u, self.Lambda(), *weights, not self.causal)
+        q = self.drop(F.gelu(y, approximate="tanh"))
+        if self.activation == "full_glu":
+            return F.glu(self.gate_linear(q))
+        return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
+
+    def system(self):
+        """log pole (P,), B (P, H), C (H, P or 2 P) of x_t = pole x_(t-1) + B u_t, y = Re(C x); complex128.
+        The halves of C are the two directions, both including position t."""
+        B, C = (torch.view_as_complex(p.double()) for p in (self.B_weight, self.C_weight))
+        log_pole, gain = discretize(self.Lambda().to(B.dtype), self.log_step.double().exp())
+        return log_pole, gain.unsqueeze(1) * B, 2 * C
+
+
+# ------------------------------------------------------------------------------------------ LRU
+
+
+def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
+    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u.
+
+    lambda = exp(-exp(nu_log) + i exp(theta_log)), no conjugate pairs. u (B, L, H), nu_log, theta_log,
+    gamma_log (N,), B (N, H), C (H, N), or (H, 2 N) when bidirectional, D (H,) -> (B, L, H).
+    Source: Orvieto et al. 2023 (LRU).
+    """
+    u, B, C = at_least_float32(u), as_complex(B), as_complex(C)
+    log_pole = torch.complex(-at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp())
+    B = at_least_float32(gamma_log).exp().unsqueeze(-1) * B
+    return torch.addcmul(state_space(u, log_pole, B, C, bidirectional), at_least_float32(D), u)
+
+
+class LRUBlock(ResidualBlock):
+    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u, then GLU(W GELU(y)).
+
+    lambda = exp(-exp(nu_log) + i exp(theta_log)), uniform in area on the ring r_min .. r_max, phase up to
+    max_phase; gamma_log = log sqrt(1 - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in
+    each part. d_state is N; no conjugate pairs. ssm_lr is that of nu, theta, gamma and B, which do not decay.
+    GELU in its tanh form, dropout tied over time, dense layers LeCun normal, norm momentum .01 (flax's .99).
+    O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
+    deviation: two directions as in S5, C of 2 N columns, where the original has one (causal=True).
+    deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
+    """
+
+    def __init__(
+        self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, causal=False, ssm_lr=0.001,
+        norm="batch", norm_momentum=0.01, tie_dropout=True, **residual,
+    ):  # fmt: skip
+        super().__init__(d_model, norm, norm_momentum, tie_dropout=tie_dropout, **residual)
+        self.causal = causal
+        rows = 1 if causal else 2
+        # Above zero, so that no logarithm is infinite; below one for the same reason when r_max = 1.
+        u, v = torch.rand(2, d_state).clamp(1e-6, 1 - 1e-6)
+        nu = -0.5 * torch.log(u * (r_max**2 - r_min**2) + r_min**2)
+        self.nu_log = nn.Parameter(nu.log())
+        self.theta_log = nn.Parameter((max_phase * v).log())
+        self.gamma_log = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * nu)))
+        self.B_weight = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
+        self.C_weight = nn.Parameter(torch.randn(d_model, rows * d_state, 2) / math.sqrt(d_state))
+        self.skip_weight = nn.Parameter(torch.randn(d_model))
+        self.output_linear = lecun_linear(d_model, 2 * d_model)
+        own_optimizer([self.nu_log, self.theta_log, self.gamma_log, self.B_weight], ssm_lr)
+
+    def mix(self, u, mask):
+        weights = self.B_weight, self.C_weight, self.skip_weight
+        y = lru_apply(u, self.nu_log, self.theta_log, self.gamma_log, *weights, not self.causal)
+        return F.glu(self.output_linear(self.drop(F.gelu(y, approximate="tanh"))))
+
+    def system(self):
+        """As of S5Block."""
+        B, C = (torch.view_as_complex(p.double()) for p in (self.B_weight, self.C_weight))
+        log_pole = torch.complex(-self.nu_log.double().exp(), self.theta_log.double().exp())
+        return log_pole, self.gamma_log.double().exp().unsqueeze(1) * B, C
+
+
+# ------------------------------------------------------------------------------------------ MEGA
+
+
+@full_precision
+def ema_kernel(alpha, delta, beta, gamma, L):
+    """MEGA's damped EMA: k[d, l] = n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha).
+
+    p = sigmoid(delta). All (D', n), alpha and delta before the logistic -> (D', L). Source: Ma et al. 2022,
+    Section 3.1; their code swaps the paper's names alpha and delta, and we follow the code.
+    """
+    alpha, delta, beta, gamma = (at_least_float32(x) for x in (alpha, delta, beta, gamma))
+    p = torch.sigmoid(delta)
+    weights = p * beta * gamma / math.sqrt(p.shape[-1])
+    below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
+    forgotten = (p * torch.sigmoid(alpha)).clamp(max=below_1)
+    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), L)[0]
+
+
+class DampedEMA(nn.Module):
+    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x), n exponentials per feature.
+
+    kernel(L) -> (D', L), D' = 2 D: forward rows first, then backward ones, both from lag 0; D' = D when
+    causal. truncation cuts the kernel (1,024 in MEGA's LRA recipes, 4,096 for Path-X). Init: alpha, delta ~
+    N(0, 0.2^2), beta ~ N(0, 0.02^2) + (1, -1, 1, ...), gamma, omega ~ N(0, 1): memory of some 38 positions.
+    O(D n L + D L log L).
+    """
+
+    def __init__(self, d_model, dim=16, causal=False, truncation=None):
+        super().__init__()
+        self.causal, self.truncation = causal, truncation
+        shape = (1 if causal else 2) * d_model, dim
+        self.alpha, self.delta = (nn.Parameter(0.2 * torch.randn(shape)) for _ in range(2))
+        self.beta = nn.Parameter(0.02 * torch.randn(shape) + (-1.0) ** torch.arange(dim))
+        self.gamma = nn.Parameter(torch.randn(shape))
+        self.omega = nn.Parameter(torch.randn(d_model))
+
+    def kernel(self, L):
+        return ema_kernel(self.alpha, self.delta, self.beta, self.gamma, min(L, self.truncation or L))
+
+    def forward(self, x):
+        forward, *backward = self.kernel(x.shape[1]).split(x.shape[2])
+        forward = add_at_lag_0(forward, self.omega)
+        return F.silu(long_conv(x.mT, forward, *backward, bwd_lag=0).mT)
+
+
+MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
+QUERIES_AT_ONCE = 256
+
+
+def attend_in_pieces(attend, q, k, v, keys):
+    """attend(q, k, v, keys, first) of q, k (B, L, Z), v (B, L, E), keys (B, L) -> (B, L, E), for 256 queries
+    at a time, from position `first` on, where all scores would take more than 64 MB (GPU: 1 GB).
+
+    Pieces are made again for the gradient. They pay for it by fitting into a CPU's cache.
+    """
+    if keys.numel() * keys.shape[1] < MOST_SCORES.get(keys.device.type, 1 << 28):
+        return attend(q, k, v, keys, 0)
+    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    pieces = enumerate(q.split(QUERIES_AT_ONCE, 1))
+    return torch.cat([again(attend, piece, k, v, keys, QUERIES_AT_ONCE * i) for i, piece in pieces], 1)
+
+
+class MegaBlock(Residual):
+    """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own residual
+    and norm.
+
+    m = EMA(x'), [u | z r | h] = W m, q and k = z times and plus learned vectors, v = SiLU(W_v x'),
+    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), where x' = norm(x) with prenorm; then
+    x + W2 SiLU(W1 norm(x)).
+    d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
+    attention   "softmax", or "laplace": (1 + erf((s - mu) / (sigma sqrt 2))) / 2, s = q k^T / number of keys
+    max_length  of the relative bias, a number per distance, N(0, 0.02^2); chunk takes its place if given
+    chunk       None, or attention in chunks of this length that do not see each other
+    causal      one-directional EMA, attention to the past only
+    ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
+    ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
+    Linear maps N(0, 0.02^2), zero bias. O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. No parameter has a
+    learning rate of its own. Source: Ma et al. 2022; facebookresearch/mega.
+    """
+
+    def __init__(
+        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax", chunk=None,
+        truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0, ema=True,
+    ):  # fmt: skip
+        super().__init__(prenorm, dropout)
+        if attention not in ("softmax", "laplace"):
+            raise ValueError(f"attention must be softmax or laplace; got {attention!r}")
+        D, E, Z = d_model, d_hidden, d_attention
+        self.sizes, self.attention, self.chunk, self.causal = (D, Z, E, D), attention, chunk, causal
+        self.max_length = chunk or max_length
+        self.norm, self.norm_ff = Norm(norm, D), Norm(norm, D)
+        self.ema = DampedEMA(D, ema_dim, causal, truncation) if ema else None
+        self.value_linear = nn.Linear(D, E)
+        self.ema_linear = nn.Linear(D, sum(self.sizes))
+        self.update_linear = nn.Linear(E, D)
+        self.input_linear, self.output_linear = nn.Linear(D, E), nn.Linear(E, D)
+        for linear in (m for m in self.children() if isinstance(m, nn.Linear)):
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
+        self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
+        self.relative_bias = nn.Parameter(0.02 * torch.randn(2 * self.max_length - 1))
+
+    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
+        return self.residual(self.gated_attention(x, mask), mask, self.norm_ff, self.feed_forward)
+
+    def feed_forward(self, x, mask):
+        return self.output_linear(F.silu(self.input_linear(x)))
+
+    def gated_attention(self, x, mask):
+        z = self.norm(x, mask) if self.norm_place == "pre" else x
+        v = F.silu(self.value_linear(z))
+        m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
+        update, shared, h = self.ema_linear(m).split((x.shape[2], sum(self.sizes[1:3]), x.shape[2]), -1)
+        shared, reset = F.silu(shared).split(self.sizes[1:3], -1)
+        q, k = torch.addcmul(self.query_key_bias, shared.unsqueeze(2), self.query_key_scale).unbind(2)
+        h = F.silu(h + self.update_linear(self.attend(q, k, v, mask) * reset))
+        # The gate moves the residual itself, not its normalised form.
+        x = torch.lerp(x, self.drop(h).to(x.dtype), torch.sigmoid(update).to(x.dtype))
+        return x if self.norm_place == "pre" else self.norm(x, mask)
+
+    def attend(self, q, k, v, keys):
+        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E)."""
+        B, L, _ = q.shape
+        if self.chunk:
+            pad = -L % self.chunk
+            q, k, v = (F.pad(x, (0, 0, 0, pad)).reshape(-1, self.chunk, x.shape[2]) for x in (q, k, v))
+            keys = F.pad(keys, (0, pad)).reshape(-1, self.chunk)
+        y = attend_in_pieces(self.attend_rows, q, k, v, keys)
+        return y.reshape(B, -1, y.shape[-1])[:, :L]
+
+    def attend_rows(self, q, k, v, keys, first):
+        """attend() for the queries q (B, rows, Z) at positions first, first + 1, ... -> (B, rows, E)."""
+        rows, L = q.shape[1], k.shape[1]
+        bias = self.relative_bias_matrix(L, first, rows)
+        allowed = None
+        if self.causal or self.attention == "laplace" or not surely_full(keys):
+            allowed = keys.unsqueeze(1)  # (B, 1 or rows, L)
+        if self.causal:
+            allowed = allowed & torch.ones(rows, L, dtype=torch.bool, device=q.device).tril(first)
+        if self.attention == "softmax":
+            bias = bias.to(v.dtype)
+            if allowed is not None:
+                # A chunk of nothing but padding: some kernels answer a row without any key with NaN.
+                bias = bias.masked_fill(~(allowed | ~allowed.any(-1, keepdim=True)), -torch.inf).unsqueeze(1)
+            q, k, v = (x.to(v.dtype).unsqueeze(1) for x in (q, k, v))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
+        scores = at_least_float32(q @ k.mT) / allowed.sum(-1, keepdim=True).clamp(min=1) + bias
+        weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
+        return (weights * allowed).to(v.dtype) @ v
+
+    def relative_bias_matrix(self, L, first=0, rows=None):
+        """bias[i, j] = vector[max_length - 1 + j - i]: (rows, L), i from first on, by default all L.
+
+        Row i is a window of the vector, one place further left than the row above. For max_length 3:
+            i = 0        . . 2 3 4
+            i = 1        . 1 2 3 .
+            i = 2        0 1 2 . .
+        """
+        rows = rows or L - first
+        require_length(L, self.max_length, "MEGA was built")
+        start = self.max_length - first - rows  # of the last row's window
+        return self.relative_bias[start : start + rows + L - 1].unfold(0, L, 1).flip(0)
+
+    def taps(self, L):
+        return [(taps, 0) for taps in self.ema.kernel(L).split(self.sizes[0])] if self.ema else []
+
+
+class EMAAttention(nn.Module):
+    """Paper A's attention with a moving average in front, of x (B, L, D) that the norm has passed.
+
+    m = SiLU(dropout(EMA(x)) + omega x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors),
+    v = SiLU(W_v x), o = softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)),
+    p = sigma(W_p m), result p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
+    """
+
+    def __init__(
+        self, d_model, d_hidden, d_attention, ema_dim, max_length, truncation, disable_half, base, dropout
+    ):
+        super().__init__()
+        D, E, Z = d_model, d_hidden, d_attention
+        self.sizes, self.dropout = (Z + E, D, D), dropout
+        taps = truncation or max_length + 1
+        # deviation: the authors' factor follows each batch's length, ours max_length.
+        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
+        self.ema = DampedEMA(D, ema_dim, truncation=taps)
+        with torch.no_grad():
+            self.ema.omega.mul_(0.02)
+        self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
+        self.update_linear = nn.Linear(E, D, bias=False)
+        self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
+        self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
+        self.frequencies = Z, base, disable_half
+
+    def kernel(self, L):
+        return self.scale * self.ema.kernel(L)
+
+    def forward(self, x, mask):
+        x = zero_padding(x, mask)
+        average = long_conv(x.mT, *self.kernel(x.shape[1]).split(x.shape[2]), bwd_lag=0).mT
+        average = F.dropout(average, self.dropout, self.training)
+        m = F.silu(torch.addcmul(average, self.ema.omega, x))
+        zg, h, p = self.ema_linear(m).split(self.sizes, -1)
+        z, g = F.silu(zg).split((self.frequencies[0], self.sizes[0] - self.frequencies[0]), -1)
+        qk = torch.addcmul(
+            self.query_key_bias.unsqueeze(1), z.unsqueeze(1), self.query_key_scale.unsqueeze(1)
+        )
+        v = F.silu(self.value_linear(x))
+        q, k = rotate_by(qk, *self.frequencies).to(v.dtype).unbind(1)
+        attend = functools.partial(attend_in_pieces, self.attend) if x.device.type == "cpu" else self.attend
+        h = F.silu(h + self.update_linear(g * attend(q, k, v, mask)))
+        return torch.lerp(x, h.to(x.dtype), torch.sigmoid(p).to(x.dtype))
+
+    @staticmethod
+    def attend(q, k, v, keys, first=0):
+        q, k, v = (x.unsqueeze(1) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys_to_see(keys)).squeeze(1)
+
+
+class EMAAttentionBlock(TransformerBlock):
+    """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
+
+    d_ff         width of the feed-forward layer, ReLU
+    d_hidden     E, width of v; d_attention: Z, of q and k; ema_dim: components of the EMA
+    truncation   taps of the EMA's kernel in each direction; None: max_length + 1
+    disable_half, base: of the rotary positions of q and k, see rotary_frequencies. Dropout: see EMAAttention
+    and on both residual branches.
+    It differs from MegaBlock (Ma et al.) in more than its wrapper. The gate moves the NORMED input, there is
+    no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled
+    by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
+    O(L^2 (Z + E)). Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    """
+
+    def __init__(
+        self, d_model, d_ff, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None,
+        disable_half=True, base=10000.0, dropout=0.0,
+    ):  # fmt: skip
+        options = ema_dim, max_length, truncation, disable_half, base, dropout
+        attention = EMAAttention(d_model, d_hidden, d_attention, *options)
+        super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
+
+    def taps(self, L):
+        return [(taps, 0) for taps in self.attention.kernel(L).chunk(2)]
+
+
+# ------------------------------------------------------------------------------------------ minGRU
 
 
 class LinearScan(torch.autograd.Function):
@@ -1227,360 +1660,15 @@ class MinGRUBlock(ResidualBlock):
     def mix(self, x, mask):
         z, c = at_least_float32(self.input_linear(x)).chunk(2, -1)
         z = zero_padding(torch.sigmoid(z), mask)  # closed at padding, which the way back meets first
-        a, b = 1 - z, z * c
-        if self.rows == 2:
-            a, b = (self.turned(part) for part in (a, b))
-        h = LinearScan.apply(a, b)
-        h = self.turned(h) if self.rows == 2 else h
+        h = self.turned(LinearScan.apply(self.turned(1 - z), self.turned(z * c)))
         return F.glu(self.output_linear(self.drop(F.gelu(h))))
 
     def turned(self, x):
-        """The second half of the channels from the end to the beginning."""
+        """The second half of the channels, those of the way back, from the end to the beginning."""
         return torch.cat([x[..., : self.d_hidden], x[..., self.d_hidden :].flip(1)], -1)
 
 
-def lecun_normal_(weight, fan_in):
-    """flax's LeCun normal: cut at two standard deviations, then rescaled to variance 1 / fan_in."""
-    std = 1 / (math.sqrt(fan_in) * 0.87962566103423978)
-    return nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)
-
-
-def lecun_linear(inputs, outputs):
-    linear = nn.Linear(inputs, outputs)
-    lecun_normal_(linear.weight, inputs)
-    nn.init.zeros_(linear.bias)
-    return linear
-
-
-class S5Block(ResidualBlock):
-    """S5: one state space for all features, x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, then a gate.
-
-    d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
-    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
-                    sigma(W2 q)
-    c_init          "lecun", "trunc" or "complex"; their scales differ by up to sqrt(H P)
-    clip_eigs       keep Re Lambda <= -1e-4
-    fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
-                    and none
-    dt_global       log_step at the learning rate of the run instead of ssm_lr
-    Both directions share all but C and both include position t. GELU in its tanh form, dropout tied over
-    time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H). Source: Smith et
-    al. 2022; lindermanlab/S5.
-    deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
-    recipe of the run.
-    deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
-    """
-
-    def __init__(
-        self, d_model, d_state=256, blocks=1, activation="half_glu1", c_init="lecun",
-        dt_min=0.001, dt_max=0.1, clip_eigs=False, causal=False, ssm_lr=0.001, fast_B=False, dt_global=False,
-        norm="batch", dropout=0.0, norm_momentum=0.05, **residual,
-    ):  # fmt: skip
-        residual |= {"norm": norm, "dropout": dropout, "norm_momentum": norm_momentum}
-        super().__init__(d_model, tie_dropout=True, **residual)
-        if activation not in ("half_glu1", "half_glu2", "full_glu"):
-            raise ValueError(f"activation must be half_glu1, half_glu2 or full_glu; got {activation!r}")
-        if d_state % (2 * blocks):
-            raise ValueError(f"d_state must be divisible by 2 * blocks; got {d_state} and {blocks}")
-        self.causal, self.activation, self.clip_eigs = causal, activation, clip_eigs
-        P, rows = d_state // 2, 1 if causal else 2
-        Lambda, V, _, _ = legs_basis(d_state // blocks)
-        V = torch.block_diag(*[V] * blocks).to(torch.complex64)  # (2 P, P)
-        Lambda = Lambda.repeat(blocks)
-        B = V.mH @ lecun_normal_(torch.empty(d_state, d_model), d_state).to(V.dtype)
-        if c_init == "complex":
-            C = complex_normal(d_model, rows * P)
-        elif c_init in ("lecun", "trunc"):
-            C = torch.empty(rows, d_model, d_state, 2)
-            lecun_normal_(C, d_state if c_init == "trunc" else d_state * d_model)
-            C = torch.view_as_real(torch.cat(list(torch.view_as_complex(C) @ V), 1))
-        else:
-            raise ValueError(f"c_init must be lecun, trunc or complex; got {c_init!r}")
-        self.Lambda_real = nn.Parameter(Lambda.real.to(C.dtype))
-        self.Lambda_imag = nn.Parameter(Lambda.imag.to(C.dtype))
-        self.log_step = nn.Parameter(log_uniform(dt_min, dt_max, P))
-        self.B_weight, self.C_weight = real_parameter(B), nn.Parameter(C.clone())
-        self.skip_weight = nn.Parameter(torch.randn(d_model))
-        self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
-        own_optimizer([self.Lambda_real, self.Lambda_imag], ssm_lr)
-        if not dt_global:
-            own_optimizer([self.log_step], ssm_lr)
-        if not fast_B:
-            own_optimizer([self.B_weight], ssm_lr)
-
-    def mix(self, u, mask):
-        real = self.Lambda_real.clamp(max=-1e-4) if self.clip_eigs else self.Lambda_real
-        Lambda = torch.complex(real, self.Lambda_imag)
-        y = s5_apply(
-            u, Lambda, self.B_weight, self.C_weight, self.skip_weight, self.log_step, not self.causal
-        )
-        q = self.drop(F.gelu(y, approximate="tanh"))
-        if self.activation == "full_glu":
-            return F.glu(self.gate_linear(q))
-        return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
-
-
-class LRUBlock(ResidualBlock):
-    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u, then GLU(W GELU(y)).
-
-    lambda = exp(-exp(nu_log) + i exp(theta_log)), uniform in area on the ring r_min .. r_max, phase up to
-    max_phase; gamma_log = log sqrt(1 - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in
-    each part. d_state is N; no conjugate pairs. ssm_lr is that of nu, theta, gamma and B, which do not decay.
-    GELU in its tanh form, dropout tied over time, dense layers LeCun normal, norm momentum .01 (flax's .99).
-    O(N L H). Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
-    deviation: two directions as in S5, C of 2 N columns, where the original has one (causal=True).
-    deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
-    """
-
-    def __init__(
-        self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, causal=False, ssm_lr=0.001,
-        norm="batch", tie_dropout=True, norm_momentum=0.01, **residual,
-    ):  # fmt: skip
-        residual |= {"norm": norm, "tie_dropout": tie_dropout, "norm_momentum": norm_momentum}
-        super().__init__(d_model, **residual)
-        self.causal = causal
-        rows = 1 if causal else 2
-        # Above zero, so that no logarithm is infinite; below one for the same reason when r_max = 1.
-        u, v = torch.rand(2, d_state).clamp(1e-6, 1 - 1e-6)
-        nu = -0.5 * torch.log(u * (r_max**2 - r_min**2) + r_min**2)
-        self.nu_log = nn.Parameter(nu.log())
-        self.theta_log = nn.Parameter((max_phase * v).log())
-        self.gamma_log = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * nu)))
-        self.B_weight = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
-        self.C_weight = nn.Parameter(torch.randn(d_model, rows * d_state, 2) / math.sqrt(d_state))
-        self.skip_weight = nn.Parameter(torch.randn(d_model))
-        self.output_linear = lecun_linear(d_model, 2 * d_model)
-        own_optimizer([self.nu_log, self.theta_log, self.gamma_log, self.B_weight], ssm_lr)
-
-    def mix(self, u, mask):
-        y = lru_apply(
-            u, self.nu_log, self.theta_log, self.gamma_log, self.B_weight, self.C_weight, self.skip_weight,
-            not self.causal,
-        )  # fmt: skip
-        return F.glu(self.output_linear(self.drop(F.gelu(y, approximate="tanh"))))
-
-
-class DampedEMA(nn.Module):
-    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x), n exponentials per feature.
-
-    kernel(L) -> (D' , L), D' = 2 D: forward rows first, then backward ones, both from lag 0; D' = D when
-    causal. truncation cuts the kernel (1,024 in MEGA's LRA recipes, 4,096 for Path-X). Init: alpha, delta ~
-    N(0, 0.2^2), beta ~ N(0, 0.02^2) + (1, -1, 1, ...), gamma, omega ~ N(0, 1): memory of some 38 positions.
-    O(D n L + D L log L).
-    """
-
-    def __init__(self, d_model, dim=16, causal=False, truncation=None):
-        super().__init__()
-        self.causal, self.truncation = causal, truncation
-        shape = (1 if causal else 2) * d_model, dim
-        self.alpha, self.delta = (nn.Parameter(0.2 * torch.randn(shape)) for _ in range(2))
-        self.beta = nn.Parameter(0.02 * torch.randn(shape) + (-1.0) ** torch.arange(dim))
-        self.gamma = nn.Parameter(torch.randn(shape))
-        self.omega = nn.Parameter(torch.randn(d_model))
-
-    def kernel(self, L):
-        return ema_kernel(self.alpha, self.delta, self.beta, self.gamma, min(L, self.truncation or L))
-
-    def forward(self, x):
-        _, L, D = x.shape
-        forward, *backward = self.kernel(L).split(D)
-        # omega x, as a tap at lag 0.
-        forward = forward + F.pad(self.omega.unsqueeze(1), (0, forward.shape[1] - 1))
-        return F.silu(long_conv(x.transpose(1, 2), forward, *backward, bwd_lag=0).transpose(1, 2))
-
-
-MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
-
-
-def attend_in_pieces(attend, q, k, v, keys):
-    """attend(q, k, v, keys, first) of q, k (B, L, Z), v (B, L, E), keys (B, L) -> (B, L, E), for 256 queries
-    at a time, from position `first` on, where all scores would take more than 64 MB (GPU: 1 GB).
-
-    Pieces are made again for the gradient. They pay for it by fitting into a CPU's cache.
-    """
-    if keys.numel() * keys.shape[1] < MOST_SCORES.get(keys.device.type, 1 << 28):
-        return attend(q, k, v, keys, 0)
-    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-    pieces = enumerate(q.split(QUERIES_AT_ONCE, 1))
-    return torch.cat([again(attend, piece, k, v, keys, QUERIES_AT_ONCE * i) for i, piece in pieces], 1)
-
-
-QUERIES_AT_ONCE = 256
-
-
-class MegaBlock(nn.Module):
-    """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own residual
-    and norm.
-
-    m = EMA(x'), [u | z r | h] = W m, q and k = z times and plus learned vectors, v = SiLU(W_v x'),
-    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), where x' = norm(x) with prenorm; then
-    x + W2 SiLU(W1 norm(x)).
-    d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
-    attention   "softmax", or "laplace": (1 + erf((s - mu) / (sigma sqrt 2))) / 2, s = q k^T / number of keys
-    max_length  of the relative bias, a number per distance, N(0, 0.02^2); chunk takes its place if given
-    chunk       None, or attention in chunks of this length that do not see each other
-    causal      one-directional EMA, attention to the past only
-    ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
-    ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
-    Linear maps N(0, 0.02^2), zero bias. O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. No parameter has a
-    learning rate of its own. Source: Ma et al. 2022; facebookresearch/mega. Paper A uses softmax only.
-    """
-
-    def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax",
-        chunk=None, truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0, ema=True,
-    ):  # fmt: skip
-        super().__init__()
-        if attention not in ("softmax", "laplace"):
-            raise ValueError(f"attention must be softmax or laplace; got {attention!r}")
-        D, E, Z = d_model, d_hidden, d_attention
-        self.sizes = D, Z, E, D
-        self.attention, self.chunk, self.causal = attention, chunk, causal
-        self.prenorm, self.dropout = prenorm, dropout
-        self.max_length = chunk or max_length
-        self.norm, self.norm_ff = Norm(norm, D), Norm(norm, D)
-        self.ema = DampedEMA(D, ema_dim, causal, truncation) if ema else None
-        self.value_linear = nn.Linear(D, E)
-        self.ema_linear = nn.Linear(D, sum(self.sizes))
-        self.update_linear = nn.Linear(E, D)
-        self.input_linear, self.output_linear = nn.Linear(D, E), nn.Linear(E, D)
-        for linear in (m for m in self.children() if isinstance(m, nn.Linear)):
-            nn.init.normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
-        self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
-        self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
-        self.relative_bias = nn.Parameter(0.02 * torch.randn(2 * self.max_length - 1))
-
-    def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        x = self.gated_attention(x, mask)
-        z = self.norm_ff(x, mask) if self.prenorm else x
-        x = x + self.drop(self.output_linear(F.silu(self.input_linear(z))))
-        return x if self.prenorm else self.norm_ff(x, mask)
-
-    def gated_attention(self, x, mask):
-        z = self.norm(x, mask) if self.prenorm else x
-        v = F.silu(self.value_linear(z))
-        m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
-        update, shared, reset, h = self.ema_linear(m).split(self.sizes, -1)
-        shared, reset = F.silu(shared), F.silu(reset)
-        q, k = (shared.unsqueeze(2) * self.query_key_scale + self.query_key_bias).unbind(2)
-        h = F.silu(h + self.update_linear(self.attend(q, k, v, mask) * reset))
-        # The gate moves the residual itself, not its normalised form.
-        x = x + torch.sigmoid(update) * (self.drop(h) - x)
-        return x if self.prenorm else self.norm(x, mask)
-
-    def attend(self, q, k, v, keys):
-        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E)."""
-        B, L, _ = q.shape
-        if self.chunk:
-            pad = -L % self.chunk
-            q, k, v = (F.pad(x, (0, 0, 0, pad)).reshape(-1, self.chunk, x.shape[2]) for x in (q, k, v))
-            keys = F.pad(keys, (0, pad)).reshape(-1, self.chunk)
-        y = attend_in_pieces(self.attend_rows, q, k, v, keys)
-        return y.reshape(B, -1, y.shape[-1])[:, :L]
-
-    def attend_rows(self, q, k, v, keys, first):
-        """attend() for the queries q (B, rows, Z) at positions first, first + 1, ... -> (B, rows, E)."""
-        rows, L = q.shape[1], k.shape[1]
-        allowed = keys.unsqueeze(1)  # (B, 1 or rows, L)
-        if self.causal:
-            allowed = allowed & torch.ones(rows, L, dtype=torch.bool, device=q.device).tril(first)
-        bias = self.relative_bias_matrix(L, first, rows)
-        if self.attention == "softmax":
-            # A chunk of nothing but padding: some kernels answer a row without any key with NaN.
-            allowed = allowed | ~allowed.any(-1, keepdim=True)
-            bias = bias.to(q.dtype).masked_fill(~allowed, -torch.inf)
-            q, k, v, bias = (x.unsqueeze(1) for x in (q, k, v, bias))
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
-        scores = at_least_float32(q @ k.mT) / allowed.sum(-1, keepdim=True).clamp(min=1) + bias
-        weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
-        return (weights * allowed).to(v.dtype) @ v
-
-    def relative_bias_matrix(self, L, first=0, rows=None):
-        """bias[i, j] that depends on j - i only: (rows, L), i from first on, by default all L."""
-        rows = rows or L - first
-        if L > self.max_length:
-            raise ValueError(f"MEGA was built for sequences of at most {self.max_length} positions; got {L}")
-        # Row i is the window of the vector that starts at max_length - 1 - i.
-        start = self.max_length - first - rows
-        return self.relative_bias[start : start + rows + L - 1].unfold(0, L, 1).flip(0)
-
-    def drop(self, x):
-        return F.dropout(x, self.dropout, self.training)
-
-
-class EMAAttention(nn.Module):
-    """Paper A's attention with a moving average in front, of x (B, L, D) that the norm has passed.
-
-    m = SiLU(dropout(EMA(x)) + omega x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors),
-    v = SiLU(W_v x), o = softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)),
-    p = sigma(W_p m), result p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
-    """
-
-    def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim, max_length, truncation, disable_half, base, dropout
-    ):
-        super().__init__()
-        D, E, Z = d_model, d_hidden, d_attention
-        self.sizes, self.dropout = (Z, E, D, D), dropout
-        taps = truncation or max_length + 1
-        # deviation: the authors' factor follows each batch's length, ours max_length.
-        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
-        self.ema = DampedEMA(D, ema_dim, truncation=taps)
-        with torch.no_grad():
-            self.ema.omega.mul_(0.02)
-        self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
-        self.update_linear = nn.Linear(E, D, bias=False)
-        self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
-        self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
-        theta = rotary_frequencies(Z, base, disable_half).to(torch.get_default_dtype())
-        self.register_buffer("theta", theta, persistent=False)
-
-    def kernel(self, L):
-        return self.scale * self.ema.kernel(L)
-
-    def forward(self, x, mask):
-        x = zero_padding(x, mask)
-        average = long_conv(x.mT, *self.kernel(x.shape[1]).split(x.shape[2]), bwd_lag=0).mT
-        m = F.silu(F.dropout(average, self.dropout, self.training) + self.ema.omega * x)
-        z, g, h, p = self.ema_linear(m).split(self.sizes, -1)
-        qk = F.silu(z).unsqueeze(1) * self.query_key_scale.unsqueeze(1) + self.query_key_bias.unsqueeze(1)
-        q, k = rotate(qk, self.theta).unbind(1)
-        v = F.silu(self.value_linear(x))
-        attend = functools.partial(attend_in_pieces, self.attend) if x.device.type == "cpu" else self.attend
-        o = attend(q, k, v, mask)
-        h, p = F.silu(h + self.update_linear(F.silu(g) * o)), torch.sigmoid(p)
-        return p * h + (1 - p) * x
-
-    @staticmethod
-    def attend(q, k, v, keys, first=0):
-        allowed = None if surely_full(keys) else (keys | ~keys.any(1, keepdim=True))[:, None, None]
-        q, k, v = (x.unsqueeze(1) for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=allowed).squeeze(1)
-
-
-class EMAAttentionBlock(TransformerBlock):
-    """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
-
-    d_ff         width of the feed-forward layer, ReLU
-    d_hidden     E, width of v; d_attention: Z, of q and k; ema_dim: components of the EMA
-    truncation   taps of the EMA's kernel in each direction; None: max_length + 1
-    disable_half, base: of the rotary positions of q and k, see rotary_frequencies. Dropout: see EMAAttention
-    and on both residual branches.
-    It differs from MegaBlock (Ma et al.) in more than its wrapper. The gate moves the NORMED input, there is
-    no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled
-    by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
-    O(L^2 (Z + E)). Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
-    """
-
-    def __init__(
-        self, d_model, d_ff, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None,
-        disable_half=True, base=10000.0, dropout=0.0,
-    ):  # fmt: skip
-        options = ema_dim, max_length, truncation, disable_half, base, dropout
-        attention = EMAAttention(d_model, d_hidden, d_attention, *options)
-        super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
-
+# ------------------------------------------------------------------------------------------ the model
 
 BLOCKS = {
     "conv": ConvBlock,
@@ -1597,8 +1685,6 @@ BLOCKS = {
     "free": FreeBlock,
     "mingru": MinGRUBlock,
 }
-
-# ------------------------------------------------------------------------------------------ the model
 
 # How the vectors (B, 2, D) of two documents become one: paper A, paper B.
 PAIRS = {
@@ -1619,7 +1705,7 @@ CHOICES = {
 @functools.cache
 def keep_out_of_graphs():
     """Once, when something is compiled: as decorators these would import the compiler with every script."""
-    for name in ("long_conv", "power_sum", "dlr_kernel"):
+    for name in ("centred_conv", "power_sum", "dlr_kernel"):
         globals()[name] = torch.compiler.disable(globals()[name])
 
 
@@ -1699,11 +1785,7 @@ class SequenceModel(nn.Module):
                 self.sinusoid = sinusoidal_positions(L, x.shape[2]).to(self.sinusoid)
             x = x + self.sinusoid[:L].to(x.dtype)
         elif self.position == "learned":
-            if L > len(self.position_table.weight):
-                longest = len(self.position_table.weight)
-                raise ValueError(
-                    f"the learned positions were made for sequences of at most {longest} positions; got {L}"
-                )
+            require_length(L, len(self.position_table.weight), "the learned positions were made")
             x = x + self.position_table.weight[:L]
         if self.embedding_dropout:
             x = F.dropout(x, self.embedding_dropout, self.training)
@@ -1711,10 +1793,11 @@ class SequenceModel(nn.Module):
             x = block(x, mask)
         return x if self.final_norm is None else self.final_norm(x, mask)
 
-    def compile(self, **options):
-        """As nn.Module.compile, for sequences of several lengths. Functions that compute sizes from the
-        length stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        keep_out_of_graphs()
+    def compile(self, one_length=False, **options):
+        """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
+        stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
+        if not one_length:
+            keep_out_of_graphs()
         super().compile(**options)
 
     def classify(self, features, mask, docs=1):
@@ -1728,3 +1811,56 @@ class SequenceModel(nn.Module):
     def denoise(self, features):
         """features (n, D) of any positions -> logits (n, vocab), or (n, denoise_outputs) where given."""
         return self.denoise_head(features)
+
+
+# ------------------------------------------------------------------------------------------ CPU convolution
+
+
+def chunked_conv1d(x, weight, bias=None, groups=1):
+    """F.conv1d with "same" padding for a centred odd kernel that mixes channels, as chunks of short DFTs.
+
+    y_t = bias + sum_k weight[:, :, k] x[t + k - K // 2].
+    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H).
+
+    Overlap-save: windows of n positions, one every S = n - K + 1, meet the kernel in the frequency domain,
+    where a convolution is one C x H product per frequency. Both DFTs are matrix products too (n is about 2K,
+    so short that n^2 is cheap), because they then hand over exactly the layout the product reads: frequency
+    first, no transposed copies of the H C n weight spectrum. O(L C H n / S) instead of O(L C H K).
+
+    Under autocast in its type, as F.conv1d would be: transforms this short lose little (bf16, K=61: 0.5 % of
+    the output's norm, the direct form 0.3 %). Measured on one CPU core, forward + backward, B=8, L=1024,
+    128 -> 256 channels, against the direct form in the same type: bf16 K=7 60 -> 50 ms, K=11 96 -> 45,
+    K=31 255 -> 73; float32 K=31 581 -> 137; 32 groups, bf16: K=31 46 -> 52, K=61 137 -> 59.
+    """
+    dtype = torch.promote_types(torch.float32, x.dtype)
+    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
+    x, weight = x.to(dtype), weight.to(dtype)
+    (B, L, _), (H, c, K) = x.shape, weight.shape
+    h = H // groups
+    n = max(64, 32 * math.ceil((2 * K + 2) / 32))
+    S, frequencies = n - K + 1, n // 2 + 1
+    M = math.ceil(L / S)  # windows per sequence
+    # Rows: real and imaginary part of each frequency. Angles in float64, or their error would grow with n.
+    f, t = (torch.arange(k, dtype=torch.float64, device=x.device) for k in (frequencies, n))
+    angle = torch.outer(f, t) * (2 * math.pi / n)
+    dft = torch.stack([angle.cos(), -angle.sin()], 1).view(2 * frequencies, n)
+    # Frequencies but the first and the last (n is even) stand for their mirror image as well.
+    twice = 2 - ((f == 0) | (f == n // 2)).to(f.dtype)
+    inverse = dft * (twice / n).repeat_interleave(2).unsqueeze(1)
+    inverse = inverse[:, K - 1 :]  # the S positions whose sum does not wrap around
+    dft, inverse = dft.to(weight.dtype), inverse.to(weight.dtype)
+
+    windows = F.pad(x, (0, 0, K // 2, M * S + K - 1 - L - K // 2)).unfold(1, n, S)  # (B, M, C, n)
+    X = dft @ windows.permute(3, 0, 1, 2).reshape(n, -1)
+    X = X.view(frequencies, 2, B * M, groups, c).movedim(3, 1)
+    real, imag = X[:, :, 0], X[:, :, 1]
+    # Complex products as real ones: [Yr; Yi] = [[Xr, -Xi], [Xi, Xr]] [Wr; Wi].
+    X = torch.cat([torch.cat([real, -imag], 3), torch.cat([imag, real], 3)], 2).flatten(0, 1)
+    W = weight.view(groups, h, c, K).permute(3, 0, 2, 1).reshape(K, -1)
+    W = dft[:, :K].flip(1) @ W  # flipped: conv1d correlates, a DFT convolves
+    W = W.view(frequencies, 2, groups, c, h).movedim(2, 1).reshape(frequencies * groups, 2 * c, h)
+    Y = torch.bmm(X, W).view(frequencies, groups, 2, B * M, h).permute(0, 2, 3, 1, 4)
+    y = (inverse.T @ Y.reshape(2 * frequencies, -1)).view(S, B, M, H)
+    y = y.permute(1, 2, 0, 3).reshape(B, M * S, H)[:, :L]
+    return y if bias is None else y + bias.to(dtype)

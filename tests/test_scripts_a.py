@@ -166,7 +166,7 @@ SPOTS = {
         epochs=67,
     ),
     ("kernels", "s4", "text"): dict(d_model=256, prenorm=True, batch_size=16, dt_lr=None, ssm_lr=1e-3),
-    ("kernels", "s4d", "retrieval"): dict(d_model=256, init="legs", batch_size=64, d_state=64, epochs=60),
+    ("kernels", "s4d", "retrieval"): dict(d_model=256, batch_size=64, d_state=64, epochs=60),
     ("kernels", "s5", "listops"): dict(
         depth=8,
         d_model=128,
