@@ -1,29 +1,36 @@
-"""Paper B (arXiv 2310.02980), "Never Train from Scratch": self-pretraining, that is first restoring the
+"""Paper B, "Never Train from Scratch" (arXiv 2310.02980): self-pretraining (SPT), that is first restoring the
 inputs of the task's own training set, then learning its labels.
 
-    python exp_spt.py --task image --objective none masked causal     Table 1, Image: 42.44 from scratch
-                                                                      (Tay et al.'s, another recipe), 76.00
-                                                                      after causal pretraining
-    python exp_spt.py --task all --model rotary s4 --objective none masked    Table 2 and Figure 1
-    python exp_spt.py --task all --figure 3                            the cells of one figure (1 to 5; 2 is
-                                                                       Table 7, 5 is Table 8)
-    python exp_spt.py --task image --model rotary s4 --size all        Table 9
-    python exp_spt.py --task scifar --model rotary s4                  Table 3, its sCIFAR
-    python exp_spt.py --report                                         ours beside the paper's, and
-                                                                       OUT/spt_figure1.png, 2, 3, 5
+    python exp_spt.py --task text image --model transformer s4 --mini   claims B1 and A1 below, 20 min a cell
+    python exp_spt.py --task image --objective none masked causal       Table 1, Image: 42.44 from scratch
+                                                                        (Tay et al.'s, another recipe), 76.00
+                                                                        after causal pretraining
+    python exp_spt.py --task all --model rotary s4                      Table 2 and Figure 1
+    python exp_spt.py --task all --figure 3                             the cells of one figure, see FIGURES
+    python exp_spt.py --task image --smoke                              seconds, no download
+    python exp_spt.py --report                                          ours beside the paper's, and figures
 
-A Transformer that learns from labels alone trails S4 by 30 points on the Long Range Arena; pretrained
-on nothing but the same inputs it draws level (86.2 against 86.1), and S4's hand-made initialisation
-becomes nearly redundant. One cell is two trainings, each by common.fit: the pretraining is found by its
-recipe and shared by every fine-tuning that starts from it. `--objective multitask` is paper A's answer to
-the same question, both losses at once over the same total number of epochs. The authors gave each half up
-to 200 epochs or 24 h on one GPU (Path-X's Transformers 5 days on four). For an even comparison at a small
-budget give every arm the same total of epochs, hence of steps. On one CPU core the first of these took 1.7 to
-2 h an arm (its results are in README.md):
+A Transformer that learns from labels alone trails S4 by 30 points on the Long Range Arena. Pretrained on
+nothing but the same inputs it draws level (86.2 against 86.1), and S4's hand-made initialisation becomes
+nearly redundant. `--objective multitask` is paper A's answer: both losses at once, in one training.
 
-    python exp_spt.py --task image --limit 4500 --objective all --epochs 16 --share 0.5
-    python exp_spt.py --task image --limit 4500 --objective all --epochs 60 --share 0.5 --seeds 3
-    python exp_spt.py --task image --smoke                             seconds, no download
+One cell is two trainings, see `spt`. A pretraining is found by its recipe and shared by every fine-tuning
+that starts from it. The authors gave each half up to 200 epochs or 24 h of one GPU: `--hours 24` ends a half
+there. For an even comparison give every arm the same total, `--epochs` or `--steps`, and `--share` of it to
+the first half. Where the paper prints no rate of its own for a training from scratch, ours inherits the
+fine-tuning's. A loop over its grid tunes it, and the best on the validation set enters the table:
+
+    for lr in 1e-4 5e-4 1e-3; do python exp_spt.py --task all --model rotary --objective none --lr $lr; done
+
+The mini tier: 4 layers of width 64 on short sequences, real data. All arms have the same steps, half of them
+for the pretraining, and one optimiser: paper A's AdamW and plateau schedule in every half, since a training
+this short needs its last tenth at a tenth of the rate. Claims, fixed before its runs (CLAIMS):
+B1 (SPT closes the gap): S4 leads the Transformer from scratch by at least 2 points more than after SPT.
+B2 (initialisation, Image): structured over random gains at least 2 points more from scratch than after SPT.
+B3 (scarce data, Image): SPT gains S4 at least 1 point more with 1 % of the data than with all.
+A1 (Text): multitask is within 2 points of SPT, at equal steps and at equally many epochs with labels.
+
+Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
 import argparse
@@ -32,7 +39,6 @@ import math
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
@@ -43,9 +49,9 @@ from torch.nn import functional as F
 import common
 import data
 import models
-from common import UserError, markdown, one_recipe, summary, unofficial
-
-EXP = Path(__file__).stem.removeprefix("exp_")  # of runs and records: those of a copy have its own name
+import records
+from common import UserError
+from records import markdown, summary
 
 # fmt: off
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
@@ -67,8 +73,8 @@ TRANSFORMER = dict(
     warmup_pretrain = (    2000,  5000,     2000,  2500,     2500,  5000,   None,   None),
     epochs_pretrain = (     100,    32,       32,    50,       50,   200,   None,   None),
 )
-# ... and the larger rotary one. Its sizes are lost (Table 4's digits); Image and sCIFAR share theirs, the
-# rest is our reading: the Tay size where that is large, else Image's; Path-X's from comments in their files.
+# ... and the larger rotary one. Its sizes are not transcribed; Image and sCIFAR share theirs, the rest is
+# our reading: the Tay size where that is large, else Image's; Path-X's from comments in their files.
 ROTARY = dict(
     depth           = (       6,     6,        6,     6,        6,     5,   None,      6),
     d_model         = (     512,   512,      256,   256,      256,   128,   None,    256),
@@ -200,65 +206,48 @@ DATA_SCALE = dict(
 )
 # Figure 5 and Table 8: total epochs of both halves, and the shares given to the first.
 TIED, SHARES = dict(text=30, image=150), (0.0, 0.4, 0.6)
-# Table 9 (Image): its sizes are lost beyond "0.1 to 10 M parameters"; depth, width, heads and d_ff are ours.
+# Table 9 (Image) and appendix C.1.2 (Text, ListOps: an S4 of the Transformer's size). The paper says "0.1 to
+# 10 M parameters" and that S4's state grows with it; depth, width, heads and d_ff, or the state, are ours.
 SIZES = {
     "rotary": {"0.1M": (3, 64, 4, 128), "0.3M": (6, 80, 4, 160), "1M": (6, 144, 4, 288),
-               "3M": (6, 256, 4, 512), "10M": (6, 448, 4, 896)},
-    "s4": {"0.1M": (6, 64), "0.3M": (6, 128), "1M": (6, 256), "3M": (6, 480), "10M": (6, 880)},
+               "3M": (6, 256, 4, 512), "10M": (6, 448, 4, 896), "20M": (6, 512, 8, 2048)},
+    "s4": {"0.1M": (6, 80, 16), "0.3M": (6, 128, 32), "1M": (6, 256, 64),
+           "3M": (6, 448, 128), "10M": (6, 832, 192), "20M": (6, 1024, 192)},
 }
+SIZE_ROWS = {"rotary": ("depth", "d_model", "heads", "d_ff"), "s4": ("depth", "d_model", "d_state")}
+SIZED = ("image", "text", "listops")
 
-# The paper's numbers: test accuracy in percent. None: lost with the digits of the PDF's tables, "—" in the
-# report. CHANCE: the paper's ✗, which counts as 50 in its averages. INFEASIBLE: Transformers on PathX-256, by
-# the caption of a table whose cells are lost.
-CHANCE, INFEASIBLE = "✗", "infeasible"
-TABLE1 = {  # (model, objective): six tasks, mean. From scratch: Tay et al.'s numbers, as in the paper.
-    ("transformer", "none"):   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),
-    ("transformer", "masked"): ( None,  None,  None,  None,  None,   None,  None),
-    ("transformer", "causal"): (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
-}
-LITERATURE = {  # further rows of Tables 1 and 2
-    "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE, None),
-    "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71, CHANCE, None),
-    "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34, CHANCE, None),
-    "Reformer":           (37.27, 56.10, 53.40, 38.07, 68.50, CHANCE, None),
-    "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE, None),
-    "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE, None),
-    "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE, None),
-    "MEGA (original)":    (63.14, 90.43, 91.25, 90.44, 96.01,  97.98, 88.21),
-}
-TABLE2 = {  # (model, objective): six tasks, mean, PathX-256. PathX of rotary + masked follows from the mean.
-    ("rotary", "none"):   ( None,  None,  None,  None,  None,  None,  None, INFEASIBLE),
-    ("rotary", "masked"): (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, 86.21, INFEASIBLE),
-    ("s4", "none"):       (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
-    ("s4", "masked"):     ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
-}
-TASKS4 = ("listops", "text", "image", "pathx")
-TABLE7 = {  # (model, initialisation, objective): mean over TASKS4; from the text and Figure 2
-    ("s4", "random", "masked"):      None, ("s4", "random", "none"):      None,
-    ("s4", "structured", "masked"):  84.5, ("s4", "structured", "none"):  82.86,
-    ("dlr", "random", "masked"):     None, ("dlr", "random", "none"):     None,
-    ("dlr", "structured", "masked"): 83.4, ("dlr", "structured", "none"): 77.0,
-}
-SCIFAR = {("rotary", "none"): 79.0, ("rotary", "masked"): 90.3, ("s4", "none"): 91.8, ("s4", "masked"): None}
+# The mini tier: the rows that differ; `epochs` of both halves together. MINI holds for every model.
+MINI = dict(
+    depth           = (       4,     4,        4,     4,     None,  None,   None,   None),
+    d_model         = (      64,    64,       64,    64,     None,  None,   None,   None),
+    pooling         = (  "mean", "mean",  "mean", "mean",    None,  None,   None,   None),
+    weight_decay    = (    0.05,  0.05,     0.05,  0.05,     None,  None,   None,   None),
+    lr              = (    1e-3,  1e-3,     1e-3,  1e-3,     None,  None,   None,   None),
+    lr_pretrain     = (    1e-3,  1e-3,     1e-3,  1e-3,     None,  None,   None,   None),
+    batch_size      = (      32,    32,       32,    32,     None,  None,   None,   None),
+    batch_pretrain  = (      32,    32,       32,    32,     None,  None,   None,   None),
+    epochs          = (       8,    10,        2,     4,     None,  None,   None,   None),
+)
+MINI_TRANSFORMER = dict(heads=(2,) * 8, d_ff=(128,) * 8)
+MINI_MODELS = dict(
+    transformer=MINI_TRANSFORMER,
+    rotary=MINI_TRANSFORMER,
+    s4=dict(d_state=(64,) * 8, n_ssm=(64, 64, 64, 2, *[None] * 4), dropout=(0.0,) * 8),
+    dlr=dict(d_state=(256,) * 8),
+)
+MINI_SHARE = 0.5
 # fmt: on
+
 MODELS = dict(transformer=TRANSFORMER, rotary=ROTARY, s4=S4, dlr=DLR, mega=MEGA, gmlp=GMLP)
 OBJECTIVES = ("none", "masked", "causal", "multitask")
-NAMES = dict(
-    transformer="Transformer",
-    rotary="Transformer + Rotary",
-    s4="S4",
-    dlr="DLR",
-    mega="MEGA",
-    gmlp="gMLP",
-    none="from scratch",
-    masked="Masked SPT",
-    causal="Causal SPT",
-    multitask="multitask",
-)
+ALONE = ("none", "multitask")  # one training instead of two
+INITS, POOLINGS = ("structured", "random"), ("mean", "max", "last")
+LR_GRID = (1e-4, 5e-4, 1e-3)  # rates that the paper searched
 
 
 class Cell(NamedTuple):
-    """What is varied. fraction, share, size: None where the flag was not given."""
+    """What is varied. None: the flag was not given."""
 
     model: str
     objective: str
@@ -267,15 +256,79 @@ class Cell(NamedTuple):
     share: float | None = None  # of the epochs that pretraining gets, out of a fixed total
     size: str | None = None
     image_loss: str = "l1"
+    pooling: str | None = None
 
     def label(self):
         """The record's "cell"; flags that were not given are left out."""
-        label = {"objective": self.objective, "init": self.init}
-        label |= {k: getattr(self, k) for k in ("fraction", "share", "size") if getattr(self, k) is not None}
-        return label | ({"image_loss": "ce"} if self.image_loss == "ce" else {})
+        given = {
+            k: v for k, v in self._asdict().items() if k not in ("model", "image_loss") and v is not None
+        }
+        return given | ({"image_loss": "ce"} if self.image_loss == "ce" else {})
 
 
 # ------------------------------------------------------------------------------------------ the idea
+
+
+def spt(args, task, cell, first, hp, budgets, seed):
+    """One cell of paper B in three steps: fit the inputs, hand the weights over, fit the labels.
+
+    first, hp   recipes of the two trainings; from scratch and for multitask `first` is None
+    budgets     of the two, for their records
+    -> the record, or None where it is there already
+    """
+    before, after = identities(args, task, cell, first, hp, seed)
+    if records.is_done(args, __file__, records.run_name(after)):
+        return None
+    run, weights = partial(records.train, args, script=__file__), None
+    folder = first and args.out / records.run_name(before)
+    if first and not pretrained(args, folder):
+        run(
+            identity=before,
+            task=without_labels(corrupted(task, cell.objective)),
+            hp=first,
+            build=lambda: build(task, cell, first, pretraining=True),
+            loss_fn=pretraining_loss(task, cell),
+            budget=budgets[0],
+            extra=lambda: {"score": score(task, cell), "train_curve": curve(folder)},
+        )
+    if first:
+        weights = common.load_checkpoint(folder / "best.pt", "cpu")["model"]  # of the best validation score
+    return run(
+        identity=after,
+        task=corrupted(task, "multitask") if cell.objective == "multitask" else task,
+        hp=hp,
+        build=lambda: transfer(build(task, cell, hp, pretraining=False), weights),
+        loss_fn=classification_loss(task, cell),
+        budget=budgets[1],
+        extra=lambda: {"train_curve": curve(args.out / records.run_name(after))} | of_pretraining(folder),
+    )
+
+
+def transfer(model, weights):
+    """`model` with everything but the heads from the weights of a pretrained one; nothing is frozen. The mask
+    column of the input projection, which fine-tuning does not have, is cut off. Raises UserError for weights
+    of another model."""
+    if weights is None:
+        return model
+    heads, inputs = ("head.", "denoise_head."), "input_linear.weight"
+    body = {name: p for name, p in weights.items() if not name.startswith(heads)}
+    if inputs in body and body[inputs].shape[1] == model.input_linear.in_features + 1:
+        body[inputs] = body[inputs][:, :-1]
+    try:
+        missing, strange = model.load_state_dict(body, strict=False)
+    except RuntimeError as error:  # a shape
+        raise UserError(
+            f"the pretrained weights do not fit ({error}); pretrain again with --fresh"
+        ) from error
+    wrong = [*strange, *(name for name in missing if not name.startswith(heads))]
+    if wrong:
+        raise UserError(
+            f"the pretrained weights do not fit in {', '.join(wrong)}; pretrain again with --fresh"
+        )
+    return model
+
+
+# ------------------------------------------------------------------------------------------ objectives
 
 L1_TASKS = ("image", "scifar")  # pixels restored as values; elsewhere as one of 256 classes
 CHANNELS = dict(scifar=3)  # symbols per position; the other tasks have one
@@ -291,25 +344,33 @@ def mask_id(task):
     return data.MASK if task.first_id > data.MASK else task.vocab
 
 
-def corrupt(batch, noise, task, rate, random_share=0.0):
-    """Choose each real position with probability `rate`, redrawn every time, and mask it, or, with
-    probability `random_share`, put random ids there. A position is masked in all its channels."""
-    channels = CHANNELS.get(task.name, 1)
-    real = batch.mask[:, ::channels]
-    chosen = (torch.rand(real.shape, generator=noise, device=real.device) < rate) & real
-    ids = torch.full_like(batch.tokens, mask_id(task))
-    if random_share:
-        random = torch.rand(real.shape, generator=noise, device=real.device) < random_share
-        any_id = torch.randint(task.vocab, ids.shape, generator=noise, device=ids.device)
-        ids = torch.where(random.repeat_interleave(channels, 1), any_id, ids)
-    tokens = torch.where(chosen.repeat_interleave(channels, 1), ids, batch.tokens)
-    return batch._replace(tokens=tokens, target=batch.tokens, selected=chosen)
+def uniform(batch, shape, noise):
+    """Uniform numbers in [0, 1), one for each position of a batch: from the generator `noise`, or without one
+    (evaluation) a hash of the example's number, which stands in the label's place, and of the position. So
+    an example is masked alike in every epoch, whatever batch it is in."""
+    device = batch.tokens.device
+    if noise is not None:
+        return torch.rand(shape, generator=noise, device=device)
+    rows = scrambled(data.document_rows(batch.label, batch.docs))
+    return scrambled(rows[:, None] + torch.arange(shape[1], device=device)) / 2**32
+
+
+def scrambled(x):
+    """A hash of int64 numbers from 0 to 2^33 to 32 bits: neighbours have nothing in common."""
+    for _ in range(2):
+        x = ((x >> 16) ^ x) * 0x45D9F3B & 0xFFFFFFFF
+    return (x >> 16) ^ x
 
 
 def masked(batch, noise, task):
-    """Paper B's masked objective: the loss is taken over the masked positions only."""
-    batch = corrupt(batch, noise, task, RATIO[task.name])
-    return batch._replace(positions=batch.selected.sum().clamp(min=1))
+    """Paper B's masked objective: each real position is masked with probability RATIO, redrawn every time, in
+    all its channels. The loss is taken over the masked positions only."""
+    channels = CHANNELS.get(task.name, 1)
+    real = batch.mask[:, ::channels]
+    chosen = (uniform(batch, real.shape, noise) < RATIO[task.name]) & real
+    tokens = batch.tokens.masked_fill(chosen.repeat_interleave(channels, 1), mask_id(task))
+    positions = chosen.sum().clamp(min=1)
+    return batch._replace(tokens=tokens, target=batch.tokens, selected=chosen, positions=positions)
 
 
 def causal(batch, noise, task):
@@ -321,13 +382,30 @@ def causal(batch, noise, task):
 
 
 def multitask(batch, noise, task):
-    """Paper A's corruption (30 %, a third of it random ids); its loss is taken over all real positions."""
-    real = batch.mask[:, :: CHANNELS.get(task.name, 1)]
-    batch = corrupt(batch, noise, task, rate=0.3, random_share=1 / 3)
-    return batch._replace(selected=real, positions=real.sum())
+    """Paper A's corruption: 30 % of the positions, a third of them by random ids. Its loss is taken over all
+    real positions and divided by the training set's mean length (batch.positions), see common."""
+    channels = CHANNELS.get(task.name, 1)
+    real = batch.mask[:, ::channels]
+    chosen = (uniform(batch, real.shape, noise) < 0.3) & real
+    random = uniform(batch, real.shape, noise) < 1 / 3
+    ids = torch.randint(task.vocab, batch.tokens.shape, generator=noise, device=real.device)
+    ids = torch.where(random.repeat_interleave(channels, 1), ids, mask_id(task))
+    tokens = torch.where(chosen.repeat_interleave(channels, 1), ids, batch.tokens)
+    return batch._replace(tokens=tokens, target=batch.tokens, selected=real)
 
 
 PREPARE = dict(masked=masked, causal=causal, multitask=multitask)
+
+
+def corrupted(task, objective):
+    """The task whose training batches come as the objective wants them."""
+    return replace(task, transforms=[*task.transforms, partial(PREPARE[objective], task=task)])
+
+
+def without_labels(task):
+    """The task without its labels (their place holds the example's number): pretraining cannot use them."""
+    splits = {s: split._replace(label=torch.arange(len(split.label))) for s, split in task.splits.items()}
+    return replace(task, **splits)
 
 
 def normalised(ids, task):
@@ -350,9 +428,14 @@ def features_of(model, batch, task):
     return model(x, mask), mask
 
 
-def denoise_terms(model, features, batch, task, image_loss):
-    """Loss and score of the restored symbols at batch.selected: cross-entropy and accuracy, or for grey
-    values and colours under L1 the mean distance and R^2.
+def restores_values(task, cell):
+    """Whether pixels are restored as values, under an L1 loss; else one of the ids or of 256 grey values."""
+    return task.name in L1_TASKS and cell.image_loss == "l1"
+
+
+def denoise_terms(model, features, batch, task, cell):
+    """Loss and score of the restored symbols at batch.selected: cross-entropy and accuracy, or for pixel
+    values the mean distance (L1) and R^2.
 
     deviation: the head is linear everywhere; a misspelt attribute in the authors' code leaves Text and
     Retrieval without one, so that their features themselves are the logits.
@@ -365,7 +448,7 @@ def denoise_terms(model, features, batch, task, image_loss):
     power, error = torch.zeros(2, device=chosen.device)
     # All positions are restored, those not chosen ignored: to pick rows the host would wait for the device.
     for guess, wanted, here in common.denoised(model, features, target, chosen):
-        if image_loss == "l1" and task.name in L1_TASKS:
+        if restores_values(task, cell):
             wanted, here = normalised(wanted, task), here.unsqueeze(1)
             error_here = (guess - wanted) * here
             loss = loss + error_here.abs().sum() / (batch.positions * channels)
@@ -379,17 +462,23 @@ def denoise_terms(model, features, batch, task, image_loss):
     return loss, {"acc": (right, total)}
 
 
+def score(task, cell):
+    """What stands in the rows of accuracies of a pretraining's record."""
+    if restores_values(task, cell):
+        return "R^2"
+    return "accuracy of the next symbol" if cell.objective == "causal" else "accuracy of masked symbols"
+
+
 def pretraining_loss(task, cell):
     """Loss function of the first half. Training batches come corrupted; a clean one is from evaluation and
-    is corrupted here, each time in the same way (deviation: the authors draw anew), so that epochs are
-    compared on equal terms."""
+    is corrupted here, alike each time (deviation: the authors draw anew), so that epochs are compared on
+    equal terms."""
 
     def loss_fn(model, batch):
         if batch.target is None:
-            fixed = torch.Generator(batch.tokens.device).manual_seed(0)
-            batch = PREPARE[cell.objective](batch, fixed, task)
+            batch = PREPARE[cell.objective](batch, None, task)
         features, _ = features_of(model, batch, task)
-        return denoise_terms(model, features, batch, task, cell.image_loss)
+        return denoise_terms(model, features, batch, task, cell)
 
     return loss_fn
 
@@ -406,37 +495,10 @@ def classification_loss(task, cell):
         loss, metrics = common.class_terms(model.classify(features, mask, batch.docs), batch)
         if batch.target is None:
             return loss, metrics
-        denoising, scores = denoise_terms(model, features, batch, task, cell.image_loss)
+        denoising, scores = denoise_terms(model, features, batch, task, cell)
         return loss + denoising, metrics | {"denoise_acc": scores["acc"]}
 
     return loss_fn
-
-
-def transfer(model, weights):
-    """Load everything but the heads from a pretrained model's weights; nothing is frozen. The mask column of
-    the input projection, which fine-tuning does not have, is cut off. Raises UserError that names what did
-    not arrive."""
-    heads = ("head.", "denoise_head.")
-    wanted = {name: p for name, p in model.state_dict().items() if not name.startswith(heads)}
-    given = {name: p for name, p in weights.items() if not name.startswith(heads)}
-    inputs = "input_linear.weight"
-    if inputs in wanted and inputs in given and given[inputs].shape[1] == wanted[inputs].shape[1] + 1:
-        given[inputs] = given[inputs][:, :-1]
-    wrong = [f"{name} is missing" for name in wanted.keys() - given.keys()]
-    wrong += [f"{name} has no place" for name in given.keys() - wanted.keys()]
-    wrong += [
-        f"{name} is {tuple(given[name].shape)} and should be {tuple(p.shape)}"
-        for name, p in wanted.items()
-        if name in given and given[name].shape != p.shape
-    ]
-    if not wrong:
-        model.load_state_dict(given, strict=False)
-        arrived = model.state_dict()
-        wrong = [f"{name} did not arrive" for name in wanted if not torch.equal(arrived[name], given[name])]
-    if wrong:
-        raise UserError(
-            f"the pretrained weights do not fit: {'; '.join(sorted(wrong))}; pretrain again with --fresh"
-        )
 
 
 def draw_all(model):
@@ -444,8 +506,6 @@ def draw_all(model):
     for p in model.parameters():
         nn.init.normal_(p, std=0.1)
 
-
-# ------------------------------------------------------------------------------------------ one cell
 
 BLOCK_ARGS = dict(  # rows of a model's table that its block takes as they are
     transformer=("d_ff", "heads", "window"),
@@ -464,7 +524,7 @@ def arguments(task, cell, hp, pretraining):
     norm = hp.get("norm", "layer")  # the Transformers and DLR always use LayerNorm
     outputs = task.vocab
     if pixels:
-        outputs = channels if cell.image_loss == "l1" and task.name in L1_TASKS else 256
+        outputs = channels if restores_values(task, cell) else 256
     found = dict(
         block=cell.model,
         depth=hp["depth"],
@@ -499,16 +559,64 @@ def build(task, cell, hp, pretraining):
     return model
 
 
+# ------------------------------------------------------------------------------------------ recipes
+
+
+def paper_recipe(name, cell, mini=False):
+    """What the paper's tables, or the mini tier's, say of a cell, as one flat dict. Rows that end in
+    _pretrain are the first half's; `share` goes to the first half of `epochs`, if it is not None."""
+    rows = common.column(MODELS[cell.model], TASKS, name) | tuned(name, cell)
+    rows |= {"betas": (0.9, 0.999), "decay": "all", "schedule": "constant", "augment": "none"}
+    rows |= {"share": cell.share, "fraction": cell.fraction}
+    # No training reads these two: they are here because they make a pretraining what it is.
+    rows |= {"objective_pretrain": cell.objective}
+    rows |= {"ratio_pretrain": RATIO[name] if cell.objective == "masked" else None}
+    if cell.objective == "causal" and name == "listops":
+        rows["pooling"] = "last"
+    if name == "pathx" and cell == Cell("s4", "none"):
+        rows["pooling"] = (
+            "mean"  # Gu et al.'s, which the paper cites; its own pretrained S4 takes the maximum
+        )
+    if mini:
+        rows = {row: v for row, v in rows.items() if not row.startswith(("warmup", "horizon"))}
+        rows |= common.column(MINI | MINI_MODELS[cell.model], TASKS, name)
+        rows |= {"betas": (0.9, 0.98), "decay": "weights", "schedule": "plateau"}
+        rows["share"] = MINI_SHARE if cell.share is None else cell.share
+    elif cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:
+        rows |= DATA_SCALE[name]
+    else:
+        rows["fraction"] = None  # any other is not the paper's
+    if cell.size:
+        copies = rows.get("n_ssm") == rows["d_model"]
+        rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
+        rows |= {"n_ssm": rows["d_model"]} if copies else {}
+    rows["table_epochs"] = rows["epochs"] / rows["batch_size"]  # the table's training in units of n steps
+    if mini:
+        return rows
+    if cell.share is not None:
+        rows["epochs"] = TIED.get(name, rows["epochs"])
+    elif cell.objective == "multitask":  # as many steps as both halves of masked self-pretraining
+        both = paper_recipe(name, cell._replace(objective="masked"))
+        steps = both["epochs"] / both["batch_size"] + both["epochs_pretrain"] / both["batch_pretrain"]
+        rows["epochs"] = round(rows["batch_size"] * steps)
+    return rows
+
+
 def tuned(name, cell):
     """Learning rates and batch sizes of a cell: its own entry of TUNED over the nearest ones; multitask, one
     training from the start, takes that from scratch."""
-    model = "rotary" if cell.model in ("mega", "gmlp") else cell.model
-    own = "none" if cell.objective == "multitask" else cell.objective
+    model, own = family(cell)
     keys = [(model, init, objective) for init in ("structured", cell.init) for objective in ("masked", own)]
     rows = {}
     for key in keys:
         rows |= common.column(TUNED.get(key, {}), TASKS, name)
     return rows
+
+
+def family(cell):
+    """(model, objective) of the entry of TUNED that a cell takes."""
+    model = "rotary" if cell.model in ("mega", "gmlp") else cell.model
+    return model, "none" if cell.objective == "multitask" else cell.objective
 
 
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
@@ -518,73 +626,69 @@ SMOKE = dict(
 )  # fmt: skip
 
 
-def smoke_rows(hp, name):
-    rows = {row: value for row, value in SMOKE.items() if hp.get(row) is not None}
+def smoke_rows(rows, name):
+    rows = {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
     if name in ("text", "retrieval", "image", "scifar"):
         return rows
     batch = 4 if name in ("pathx", "pathx256") else 16  # long sequences, of which two epochs teach nothing
     return rows | {"batch_size": batch, "batch_pretrain": batch, "epochs": 2}
 
 
-def recipe(name, cell, args=None):
-    """Hyper-parameters of a cell as the paper has them, overridden by the flags in args.
+def with_flags(rows, name, cell, args):
+    """A flat recipe with what the flags say instead. A total of ours has the same batch size, hence the same
+    number of steps, in every arm."""
+    given = common.overrides(args) | {"fraction": cell.fraction}
+    given |= {row: value for row in OWN_ROWS if (value := getattr(args, row)) is not None}
+    if "batch_size" in given:
+        given["batch_pretrain"] = given["batch_size"]
+    if args.smoke:
+        rows = rows | smoke_rows(rows, name)
+    if args.steps and rows["share"] is None:
+        rows = rows | {"share": MINI_SHARE}
+    if rows["share"] is not None and (args.epochs or args.steps or args.limit) and not args.smoke:
+        batch = paper_recipe(name, cell._replace(objective="none"), args.mini)["batch_size"]
+        rows = rows | {"batch_size": batch, "batch_pretrain": batch}
+    return rows | given
 
-    -> (of the pretraining, or None where there is none; of the fine-tuning or the only training)
-    """
-    given = {flag: value for flag, value in vars(args).items() if value is not None} if args else {}
-    smoke, batch = given.get("smoke"), given.get("batch_size")
-    hp = common.column(MODELS[cell.model], TASKS, name) | tuned(name, cell)
-    hp |= {"betas": (0.9, 0.999), "decay": "all", "fraction": cell.fraction, "augment": "none"}
-    if cell.size:
-        hp |= dict(zip(("depth", "d_model", "heads", "d_ff"), SIZES[cell.model][cell.size]))
-    if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:
-        hp |= DATA_SCALE[name]
-    elif not args:
-        hp["fraction"] = None  # any other fraction is not the paper's
-    if cell.objective == "causal" and name == "listops":
-        hp["pooling"] = "last"
-    if name == "pathx" and Cell("s4", "none") == cell:
-        hp["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its own pretrained S4 takes the maximum
-    length = hp["epochs"] / hp["batch_size"]  # of the table's training in steps, but for the examples' number
-    if smoke:
-        hp |= smoke_rows(hp, name)
-    rows = ("lr", "weight_decay", "lr_pretrain", "epochs_pretrain", "max_length")
-    hp |= {row: given[row] for row in rows if row in given}
-    if given.get("augment") in ("flip", "d4"):
-        hp["augment"] = given["augment"]
-    if batch:
-        hp |= {"batch_size": batch, "batch_pretrain": batch}
 
-    alone = cell.objective in ("none", "multitask")  # one training instead of two
-    if cell.share is not None:  # a fixed total, shared out
-        total = given.get("epochs", hp["epochs"] if smoke else TIED.get(name, hp["epochs"]))
-        ours = "epochs" in given or "limit" in given
-        if ours and not batch and not smoke:  # a budget of ours: as many steps in every arm
-            scratch = tuned(name, cell._replace(objective="none"))
-            hp |= {"batch_size": scratch["batch_size"], "batch_pretrain": scratch["batch_size"]}
-        hp["epochs_pretrain"] = min(max(1, round(cell.share * total)), total - 1)
-        hp["epochs"] = total if alone else total - hp["epochs_pretrain"]
-    elif "epochs" in given:
-        hp["epochs"] = given["epochs"]
-    elif cell.objective == "multitask":  # as many steps as both halves of masked self-pretraining
-        halves = recipe(name, cell._replace(objective="masked"), args)
-        hp["epochs"] = round(hp["batch_size"] * sum(half["epochs"] / half["batch_size"] for half in halves))
-    horizon = hp.pop("horizon", None)
-    if horizon:  # of a longer training than the table's: as much later, or the rate would be 0 before its end
-        horizon = round(horizon * max(1.0, hp["epochs"] / hp["batch_size"] / length))
-    # No training reads "objective" and "ratio": they are here because they make a pretraining what it is.
-    first = {row: hp.pop(f"{row}_pretrain") for row in ("lr", "epochs", "warmup")}
-    first["batch_size"] = hp.pop("batch_pretrain")
-    first = hp | first | {"schedule": "constant", "objective": cell.objective}
-    first["ratio"] = RATIO[name] if cell.objective == "masked" else None
-    hp |= {"schedule": "cosine", "horizon": horizon} if horizon else {"schedule": "constant"}
-    return None if alone else first, hp
+OWN_ROWS = ("lr_pretrain", "epochs_pretrain", "hours")  # flags beside common's
+
+
+def halves(rows, cell):
+    """A flat recipe -> (recipe of the pretraining, or None; recipe of the training with labels)."""
+    rows = dict(rows)
+    share, table, horizon = (rows.pop(row, None) for row in ("share", "table_epochs", "horizon"))
+    if share is not None and cell.objective not in ALONE:
+        for unit in ("epochs", "steps", "hours"):
+            if total := rows.get(unit):
+                part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
+                rows |= {f"{unit}_pretrain": part, unit: total - part}
+    first = {row.removesuffix("_pretrain"): rows.pop(row) for row in [*rows] if row.endswith("_pretrain")}
+    first["batch_size"] = first.pop("batch")
+    first = rows | first
+    rows["pooling"] = cell.pooling or rows["pooling"]
+    if horizon:  # stretch the cosine with the training, else the rate reaches 0 early
+        horizon = round(horizon * max(1.0, rows["epochs"] / rows["batch_size"] / table))
+        rows |= {"schedule": "cosine", "horizon": max(horizon, rows.get("steps", 0))}
+    return None if cell.objective in ALONE else first, rows
+
+
+def recipe(name, cell, args=None, mini=False):
+    """(of the pretraining or None, of the fine-tuning or the only training): as the paper has them, or as the
+    flags `args` change them."""
+    rows = paper_recipe(name, cell, args.mini if args else mini)
+    return halves(with_flags(rows, name, cell, args) if args else rows, cell)
+
+
+# ------------------------------------------------------------------------------------------ one cell
 
 
 def shorter_warmup(hp, task):
     """deviation: the warm-up never takes more than a quarter of the steps. At the paper's budgets it takes
     less, but Table 8's shares of Text would leave a phase that ends within its warm-up."""
-    steps = math.ceil(len(task.train.label) / hp["batch_size"]) * hp["epochs"]
+    if not hp or "warmup" not in hp:
+        return hp
+    steps = hp.get("steps") or math.ceil(len(task.train.label) / hp["batch_size"]) * hp["epochs"]
     return hp | {"warmup": min(hp["warmup"], steps // 4)}
 
 
@@ -598,7 +702,7 @@ def load(args, name, cell, augment):
     if name == "scifar":
         task = colour_images(args.data_dir, args.limit, args.max_length, args.smoke)
     else:
-        task = data.load(name, args.data_dir, levels="hard", **options)
+        task = data.load(name, args.data_dir, levels="hard", mini=args.mini, **options)
     if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
         kept = torch.arange(min(len(task.train.label), 128))
         task = replace(task, train=data.select(task.train, kept, task.docs))
@@ -630,241 +734,355 @@ def colour_images(root, limit, max_length, smoke):
     return colours if limit is None else data.limited(colours, limit)
 
 
-def unlabelled(task):
-    """The task without its labels (their place holds the example's number): pretraining cannot use them."""
-    splits = {s: split._replace(label=torch.arange(len(split.label))) for s, split in task.splits.items()}
-    return replace(task, **splits)
+def identities(args, task, cell, first, hp, seed):
+    """(of the pretraining, or None; of the fine-tuning or the only training). A pretraining knows neither the
+    share, which is in its recipe, nor what only fine-tuning reads."""
+    label = cell.label()
+    after = records.make_identity(args, __file__, task, cell.model, label, seed, with_pretraining(first, hp))
+    if not first:
+        return None, after
+    label = {k: v for k, v in label.items() if k not in ("share", "pooling")}
+    before = records.make_identity(args, __file__, task, cell.model, label, seed, first)
+    return before | {"exp": f"{after['exp']}-pretrain"}, after
 
 
-def pretrain(args, task, cell, hp, budget, seed):
-    """The run folder of the finished pretraining with this recipe: found, continued or begun. Its best.pt
-    holds the weights of the best validation accuracy or R^2, which are the ones that are fine-tuned."""
-    label = {k: v for k, v in cell.label().items() if k != "share"}  # the share is in hp's epochs
-    identity = common.make_identity(
-        f"{EXP}-pretrain", task.name, cell.model, label, seed, hp, args.limit, task.source["hash"], args.smoke
-    )
-    folder = args.out / common.run_name(identity)
-    done = common.finished(args.out, folder.name) is not None
-    fresh = args.fresh and folder not in args.pretrained  # once per command, however many cells share it
-    if done and not fresh and (folder / "best.pt").exists():
-        print(f"{folder.name}: pretrained already")
-        return folder
-    common.open_run(args.out, identity, fresh or done)
+def with_pretraining(first, hp):
+    """The second half's recipe as its identity has it: with what is different in the first."""
+    if not first:
+        return hp
+    return hp | {"pretrain": {row: v for row, v in first.items() if row not in hp or hp[row] != v}}
+
+
+def pretrained(args, folder):
+    """Whether a pretraining is finished and its weights are there; with --fresh, by this command."""
+    there = folder in args.pretrained or records.is_done(args, __file__, folder.name)
     args.pretrained.add(folder)
-    task = unlabelled(
-        replace(task, transforms=[*task.transforms, partial(PREPARE[cell.objective], task=task)])
-    )
-    torch.manual_seed(seed)
-    model = build(task, cell, hp, pretraining=True)
-    common.announce(folder, model, hp)
-    result = common.fit(model, task, pretraining_loss(task, cell), hp, args, folder, seed)
-    result["train_curve"] = curve(folder)
-    values = task.name in L1_TASKS and cell.image_loss == "l1"
-    result["score"] = "R^2" if values else "accuracy"  # what stands in the record's rows of accuracies
-    common.record(args, folder, identity, result, budget, task.source)
-    return folder
+    return there and (folder / "best.pt").exists()
 
 
-def run_cell(args, name, cell, seed):
-    first, hp = recipe(name, cell, args)
-    paper_first, paper = recipe(name, cell)
-    task = load(args, name, cell, hp["augment"])
-    budget = common.budget(args, hp, paper)
-    budget_first = common.budget(args, first, paper_first) if first else budget
-    if budget_first == "reduced":
-        budget = "reduced"
-    hp = shorter_warmup(hp, task)
-    if first:
-        first = shorter_warmup(first, task)
-        changed = {row: value for row, value in first.items() if row not in hp or hp[row] != value}
-        hp["pretrain"] = changed  # part of this cell's identity
-    identity = common.make_identity(
-        EXP, name, cell.model, cell.label(), seed, hp, args.limit, task.source["hash"], args.smoke
-    )
-    halves = [half for half in (first, hp) if half]
-    trainings = [(partial(build, task, cell, half, half is first), half["batch_size"]) for half in halves]
-    common.require_trainable(args, identity, *trainings)
-    folder = common.open_run(args.out, identity, args.fresh)
-    if folder is None:
-        return None
-    before = pretrain(args, task, cell, first, budget_first, seed) if first else None
-    torch.manual_seed(seed)
-    model = build(task, cell, hp, pretraining=False)
-    if before:
-        transfer(model, common.load_checkpoint(before / "best.pt", "cpu")["model"])
-    if cell.objective == "multitask":
-        task = replace(task, transforms=[*task.transforms, partial(multitask, task=task)])
-    common.announce(folder, model, hp)
-    result = common.fit(model, task, classification_loss(task, cell), hp, args, folder, seed)
-    result["train_curve"] = curve(folder)
-    if before:
-        result["pretraining"] = {"run": before.name, "epochs": first["epochs"], "train_curve": curve(before)}
-    line = common.record(args, folder, identity, result, budget, task.source)
-    expected = paper_number(name, cell)
-    print(common.outcome(args, folder, result, shown(expected)), flush=True)
-    return line
+def of_pretraining(folder):
+    """Rows of a fine-tuning's record."""
+    return {"pretraining": {"run": folder.name, "train_curve": curve(folder)}} if folder else {}
 
 
 def curve(folder):
-    """Training accuracy of each epoch (pretraining: of the restored symbols, or R^2)."""
+    """Training accuracy of each epoch (pretraining: its score)."""
     lines = (folder / "log.jsonl").read_text().splitlines()
     return [round(json.loads(line)["train"]["acc"], 4) for line in lines]
 
 
-def paper_number(name, cell):
-    """The paper's accuracy for a cell of Tables 1 to 3 in percent, or None."""
-    key = cell.model, cell.objective
-    if Cell(*key) != cell:
-        return None
-    if name == "scifar":
-        return SCIFAR.get(key)
-    columns = (*MEAN6, "mean", "pathx256")
-    row = TABLE1.get(key) or TABLE2.get(key) or ()
-    return dict(zip(columns, row)).get(name)
+def budgets(args, name, cell, first, hp):
+    """Of both trainings; the second is the paper's only if the first is."""
+    paper_first, paper = recipe(name, cell, mini=args.mini)
+    before = first and records.budget(args, as_published(name, cell, first), paper_first)
+    after = records.budget(args, as_published(name, cell, hp), paper)
+    return before, "reduced" if before == "reduced" else after
+
+
+def as_published(name, cell, hp):
+    """A recipe without what may differ in the paper's: its 24 hours, and a rate of its grid where it prints
+    none of a training from scratch."""
+    model, own = family(cell)
+    hours = 48 if name == "pathx" and cell.share == 0 else 24  # appendix D: as long as both halves
+    hp = {row: value for row, value in hp.items() if (row, value) != ("hours", hours)}
+    if own == "none" and (model, cell.init, own) not in TUNED and hp["lr"] in LR_GRID:
+        hp["lr"] = paper_recipe(name, cell)["lr"]
+    return hp
+
+
+def run_cell(args, name, cell, seed):
+    first, hp = recipe(name, cell, args)
+    task = load(args, name, cell, hp["augment"])
+    tiers = budgets(args, name, cell, first, hp)
+    first, hp = shorter_warmup(first, task), shorter_warmup(hp, task)
+    if args.micro_batch:  # the second half must not fail after hours of the first
+        common.require_splittable(build(task, cell, hp, pretraining=False), hp["batch_size"], args)
+    line = spt(args, task, cell, first, hp, tiers, seed)
+    if line:
+        paper = with_pretraining(*(shorter_warmup(half, task) for half in recipe(name, cell, mini=args.mini)))
+        print(records.outcome(args, line, paper, number(paper_number(name, cell))), flush=True)
 
 
 # ------------------------------------------------------------------------------------------ the report
 
+# fmt: off
+# The paper's test accuracies in percent. None: not transcribed (our copy of the PDF is damaged), "—" in the
+# report. CHANCE: the paper's ✗, which counts as 50 in its averages. INFEASIBLE: Transformers on PathX-256, by
+# the caption of a table whose cells are missing.
+CHANCE, INFEASIBLE = "✗", "infeasible"
+TABLE1 = {  # (model, objective): six tasks, mean. From scratch: Tay et al.'s numbers, as in the paper.
+    ("transformer", "none"):   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),
+    ("transformer", "masked"): ( None,  None,  None,  None,  None,   None,  None),
+    ("transformer", "causal"): (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
+}
+TABLE2 = {  # (model, objective): six tasks, mean, PathX-256. PathX of rotary + masked follows from the mean.
+    ("rotary", "none"):   ( None,  None,  None,  None,  None,  None,  None, INFEASIBLE),
+    ("rotary", "masked"): (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, 86.21, INFEASIBLE),
+    ("s4", "none"):       (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
+    ("s4", "masked"):     ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
+}
+LITERATURE1 = {  # further rows of Table 1
+    "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE),
+    "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71, CHANCE),
+    "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34, CHANCE),
+    "Reformer":           (37.27, 56.10, 53.40, 38.07, 68.50, CHANCE),
+    "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE),
+    "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE),
+    "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE),
+}
+LITERATURE2 = {"MEGA (original)": (63.14, 90.43, 91.25, 90.44, 96.01, 97.98, 88.21)}
+TASKS4 = ("listops", "text", "image", "pathx")
+TABLE7 = {  # (model, initialisation, objective): mean over TASKS4; from the text and Figure 2
+    ("s4", "random", "masked"):      None, ("s4", "random", "none"):      None,
+    ("s4", "structured", "masked"):  84.5, ("s4", "structured", "none"):  82.8,
+    ("dlr", "random", "masked"):     None, ("dlr", "random", "none"):     None,
+    ("dlr", "structured", "masked"): 83.4, ("dlr", "structured", "none"): None,
+}
+SCIFAR = {("rotary", "none"): 79.0, ("rotary", "masked"): 90.3, ("s4", "none"): 91.8, ("s4", "masked"): None}
 
-def shown(value):
-    return "—" if value is None else value if isinstance(value, str) else f"{value:.2f}"
+# What the paper says, as signed sums of test accuracies in points: (words, [(sign, task, label)], from, to).
+CLAIMS = [  # in the mini tier
+    ("B1 Text: SPT closes the gap between S4 and Transformer by",
+     [(1, "text", "s4 none"), (-1, "text", "transformer none"),
+      (-1, "text", "s4 masked"), (1, "text", "transformer masked")], 2, None),
+    ("B1 Image: the same",
+     [(1, "image", "s4 none"), (-1, "image", "transformer none"),
+      (-1, "image", "s4 masked"), (1, "image", "transformer masked")], 2, None),
+    ("B2 S4: SPT narrows structured - random by",
+     [(1, "image", "s4 none"), (-1, "image", "s4 none random"),
+      (-1, "image", "s4 masked"), (1, "image", "s4 masked random")], 2, None),
+    ("B2 DLR: the same",
+     [(1, "image", "dlr none"), (-1, "image", "dlr none random"),
+      (-1, "image", "dlr masked"), (1, "image", "dlr masked random")], 2, None),
+    ("B3 S4: gain of SPT at 1 % of the data - at all",
+     [(1, "image", "s4 masked 1%"), (-1, "image", "s4 none 1%"),
+      (-1, "image", "s4 masked"), (1, "image", "s4 none")], 1, None),
+    ("A1 Text: multitask - SPT, equal steps",
+     [(1, "text", "transformer multitask"), (-1, "text", "transformer masked")], -2, 2),
+    ("A1 Text: multitask - SPT, equal epochs with labels",
+     [(1, "text", "transformer multitask; 5 of 10 epochs"), (-1, "text", "transformer masked")], -2, 2),
+]
+FULL_CLAIMS = [  # at the full budget; "training": accuracy on the training set, "training 5": after 5 epochs
+    ("Path-X-256: SPT gains S4 (paper: 19.3)",
+     [(1, "pathx256", "s4 masked"), (-1, "pathx256", "s4 none")], 10, None),
+    ("LRA, sum of six: rotary + SPT - S4 (0.7)",
+     [(s, name, label) for name in MEAN6 for s, label in ((1, "rotary masked"), (-1, "s4 none"))], -6, 6),
+    ("SSMs barely benefit, sum of six: SPT gains S4 (4.0)",
+     [(s, name, label) for name in MEAN6 for s, label in ((1, "s4 masked"), (-1, "s4 none"))], -6, 12),
+    *[(f"compute-tied, {words}: 40 % SPT - none (about 0 or more)",
+       [(1, name, f"{model} masked 40% SPT{ce}"), (-1, name, f"{model} none 0% SPT")], -1, None)
+      for name, ce in (("text", ""), ("image", " ce")) for model, words in
+      (("transformer", f"Transformer on {name}"), ("s4", f"S4 on {name}"))],
+    ("Path-X, equal time, training: SPT - none (78 - 52)",
+     [(1, "pathx", "transformer masked 50% SPT, training"),
+      (-1, "pathx", "transformer none 0% SPT, training")], 10, None),
+    *[(f"fine-tuning is faster, {name}: training accuracy after 5 epochs",
+       [(1, name, f"transformer masked 40% SPT{ce}, training 5"),
+        (-1, name, "transformer none 0% SPT, training 5")], 0, None)
+      for name, ce in (("text", ""), ("image", " ce"))],
+]
+# fmt: on
+NAMES = dict(
+    transformer="Transformer",
+    rotary="Transformer + Rotary",
+    s4="S4",
+    dlr="DLR",
+    mega="MEGA",
+    gmlp="gMLP",
+    none="from scratch",
+    masked="Masked SPT",
+    causal="Causal SPT",
+    multitask="multitask",
+)
 
 
-def both(records, paper):
-    return f"{summary(records)} / {shown(paper)}"
+def paper_number(name, cell):
+    """The paper's accuracy for a cell of Tables 1 to 3 in percent, a word, or None."""
+    key = cell.model, cell.objective
+    if Cell(*key) != cell:
+        return None
+    row = TABLE1.get(key) or TABLE2.get(key) or ()
+    return dict(zip((*MEAN6, "mean", "pathx256"), row), scifar=SCIFAR.get(key)).get(name)
+
+
+def number(value):
+    return value if isinstance(value, float) else None
+
+
+def label(cell):
+    """A cell in the words of the flags: "s4 masked random 1%"."""
+    words = [cell.model, cell.objective] + ["random"] * (cell.init == "random")
+    words += [f"{100 * cell.fraction:g}%"] if cell.fraction else []
+    words += [f"{100 * cell.share:g}% SPT"] if cell.share is not None else []
+    words += [word for word in (cell.size, cell.pooling) if word]
+    return " ".join(words + ["ce"] * (cell.image_loss == "ce"))
+
+
+def cell_of(record):
+    """A record's cell, or None for one that this script, since changed, does not know."""
+    try:
+        cell = Cell(record["model"], **record["cell"])
+        paper_recipe(record["task"], cell, record["budget"] == "mini")
+        return cell if {cell.objective} <= {*OBJECTIVES} and {cell.init} <= {*INITS} else None
+    except (KeyError, TypeError):
+        return None
+
+
+def report(args):
+    found = records.report_records(args, __file__, TASKS, MODELS, Cell._fields)
+    cells = {r["run"]: cell_of(r) for r in found}
+    if not args.figure:
+        records.report_mini(
+            found,
+            title="Self-pretraining",
+            script=__file__,
+            tasks=TASKS,
+            titles=data.TITLES,
+            variants=[],
+            label=lambda r: cells[r["run"]] and label(cells[r["run"]]),
+            recipe=lambda r: with_pretraining(*recipe(r["task"], cells[r["run"]], mini=True)),
+            paper=lambda name, words: (
+                number(paper_number(name, Cell(*words.split()[:2]))) if len(words.split()) == 2 else None
+            ),
+            claims=CLAIMS,
+            path=args.out / "spt-mini.png",
+        )
+    if args.mini:
+        return
+    full = [r for r in found if r["budget"] == "paper"]
+    print("Test accuracy in %, ours / paper; — not run, or not transcribed; ✗ chance, 50 in means.")
+    print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
+    print("Table 1's Transformer from scratch: Tay et al. (2021), another recipe.\n")
+    for figure in [args.figure] if args.figure else SECTIONS:
+        SECTIONS[figure](args, full)
+    if args.figure:
+        return
+    judge(full, cells)
+    others(found, cells)
+
+
+def judge(full, cells):
+    """The claims at the paper's budget; a training accuracy takes the place of the test accuracy."""
+    groups = {}
+    for r in filter(lambda r: cells[r["run"]], full):
+        words, curve = label(cells[r["run"]]), r.get("train_curve", [])
+        values = {words: r["test_acc"], f"{words}, training": r.get("train_acc")}
+        values |= {f"{words}, training 5": curve[4]} if len(curve) > 4 else {}
+        for key, value in values.items():
+            if value is not None:
+                groups.setdefault((r["task"], key), []).append(r | {"test_acc": value})
+    section(
+        "Claims", ["claim", "measured (points)", "claimed", "verdict"], records.judged(FULL_CLAIMS, groups)
+    )
 
 
 def section(title, header, rows):
     print(f"### {title}\n\n{markdown(header, rows)}\n")
 
 
-def pick(records, name, cell):
+def shown(value):
+    return "—" if value is None else value if isinstance(value, str) else f"{value:.2f}"
+
+
+def pick(found, name, cell):
     """The records of one task and exactly one cell, of one recipe, marked as having a place in the report."""
-    found = [r for r in records if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
-    for r in found:
+    mine = [r for r in found if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
+    for r in mine:
         r["in a table"] = True
-    return one_recipe(found)
+    return records.best_recipe(mine)
 
 
 def average(groups):
     """Mean over tasks of the mean over seeds, in percent; None unless every task has records."""
-    if not all(groups):
-        return None
-    return 100 * mean(mean(r["test_acc"] for r in records) for records in groups)
+    return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else None
 
 
-def averaged(records, column, cell):
-    """Ours in percent for a column of a table: a task, or "mean"."""
-    return average([pick(records, name, cell) for name in (MEAN6 if column == "mean" else (column,))])
+def entry(found, names, cell, paper=None):
+    """ "ours / paper" for one task, or for the mean over several."""
+    groups = [pick(found, name, cell) for name in names]
+    ours = summary(groups[0]) if len(groups) == 1 else shown(average(groups))
+    return f"{ours} / {shown(paper)}"
 
 
-def report(args):
-    records = common.report_records(args, EXP, TASKS, MODELS, ["objective", "init"], Cell._fields)
-    full = [r for r in records if r["budget"] == "paper"]
-    print("Test accuracy in %, ours / paper; — not run, or lost from the paper; ✗ chance, 50 in means.")
-    print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
-    print("Table 1's Transformer from scratch: the numbers of Tay et al. (2021), whose recipe was another.\n")
-    for number in [args.figure] if args.figure else SECTIONS:
-        SECTIONS[number](args, full)
-    if not args.figure:
-        sizes_and_colours(full)
-        report_rows("Full budget, not in the paper", [r for r in full if "in a table" not in r])
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    report_rows("At reduced budgets", reduced)
-
-
-def results_table(title, records, rows, columns, literature):
-    """Tables 1 and 2: rows {(model, objective): the paper's numbers}, columns of tasks and "mean"."""
-    lines = [
-        [label, *(f"— / {shown(v)}" for v in values), *["— / —"] * (len(columns) - len(values))]
-        for label, values in literature.items()
-    ]
-    for (model, objective), paper in rows.items():
-        line, cell = [f"{NAMES[model]}, {NAMES[objective]}"], Cell(model, objective)
-        for column, value in zip(columns, paper):
-            if column == "mean":
-                line.append(f"{shown(averaged(records, column, cell))} / {shown(value)}")
-            else:
-                line.append(both(pick(records, column, cell), value))
-        lines.append(line)
-    section(title, ["Model", *(data.TITLES.get(name, name) for name in columns)], lines)
-
-
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
-BARS = {  # Figure 1: column, and the arms "from scratch" and "self-pretrained"
-    "Transformer, LRA mean\n(Tay size; rotary)": ("mean", ("transformer", "none"), ("rotary", "masked")),
-    "S4\nLRA mean": ("mean", ("s4", "none"), ("s4", "masked")),
-    "S4\nPath-X-256": ("pathx256", ("s4", "none"), ("s4", "masked")),
-}
-
-
-def figure1(args, records):
+def figure1(args, found):
     """Tables 1 and 2, and the bars of Figure 1."""
-    columns = (*MEAN6, "mean")
-    rows = TABLE1 | {("transformer", "multitask"): (None,) * 7}
-    others = {label: row for label, row in LITERATURE.items() if "MEGA" not in label}
-    results_table("Table 1: models of Tay et al.'s size", records, rows, columns, others)
-    beyond = [(m, o) for m in ("rotary", "s4") for o in ("causal", "multitask")]
-    beyond += [(m, o) for m in ("mega", "gmlp") for o in OBJECTIVES]
-    rows = TABLE2 | {key: (None,) * 8 for key in beyond}
-    others = {label: row for label, row in LITERATURE.items() if "MEGA" in label}
-    title = "Table 2: larger models (rows without a paper number are not in the paper)"
-    results_table(title, records, rows, (*columns, "pathx256"), others)
+    beyond = {(m, o): () for m in ("rotary", "s4") for o in ("causal", "multitask")}
+    beyond |= {(m, o): () for m in ("mega", "gmlp") for o in OBJECTIVES}
+    columns = {name: (name,) for name in MEAN6} | {"mean": MEAN6}
+    table1, table2 = TABLE1 | {("transformer", "multitask"): ()}, TABLE2 | beyond
+    for title, rows, literature, more in (
+        ("Table 1: models of Tay et al.'s size", table1, LITERATURE1, {}),
+        ("Table 2: larger models", table2, LITERATURE2, {"pathx256": ("pathx256",)}),
+    ):
+        names, n = columns | more, len(columns | more)
+        lines = [
+            [words, *map(shown, values), *["—"] * (n - len(values))] for words, values in literature.items()
+        ]
+        for key, papers in rows.items():
+            papers = [*papers, *[None] * (n - len(papers))]
+            entries = [entry(found, t, Cell(*key), p) for t, p in zip(names.values(), papers)]
+            lines.append([", ".join(NAMES[word] for word in key), *entries])
+        section(title, ["Model", *(data.TITLES.get(name, name) for name in names)], lines)
     bars = {}
-    for label, (column, *arms) in BARS.items():
+    for words, names, column, arms in (
+        (
+            "Transformer, LRA mean\n(Tay size; rotary)",
+            MEAN6,
+            "mean",
+            (("transformer", "none"), ("rotary", "masked")),
+        ),
+        ("S4\nLRA mean", MEAN6, "mean", (("s4", "none"), ("s4", "masked"))),
+        ("S4\nPath-X-256", ("pathx256",), "pathx256", (("s4", "none"), ("s4", "masked"))),
+    ):
         arms = [Cell(*arm) for arm in arms]
-        bars[label] = [(paper_number(column, cell), averaged(records, column, cell)) for cell in arms]
-    bar_figure(args, 1, bars, ("from scratch", "self-pretrained"), "Scratch against self-pretraining", 40)
+        ours = [average([pick(found, name, cell) for name in names]) for cell in arms]
+        bars[words] = [(paper_number(column, cell), value) for cell, value in zip(arms, ours)]
+    bar_figure(args, 1, bars, "Scratch against self-pretraining")
 
 
-def figure2(args, records):
+def figure2(args, found):
     """Table 7, and the bars of Figure 2."""
     rows, bars = [], {}
     for (model, init, objective), paper in TABLE7.items():
         cell = Cell(model, objective, init)
-        groups = [pick(records, name, cell) for name in TASKS4]
-        published = [paper_number(name, cell) for name in TASKS4]
-        ours = average(groups)
-        line = [f"{NAMES[model]}, {init}, {NAMES[objective]}", *map(both, groups, published)]
-        rows.append([*line, f"{shown(ours)} / {shown(paper)}"])
+        entries = [entry(found, [name], cell, paper_number(name, cell)) for name in TASKS4]
+        row = f"{NAMES[model]}, {init}, {NAMES[objective]}"
+        rows.append([row, *entries, entry(found, TASKS4, cell, paper)])
+        ours = average([pick(found, name, cell) for name in TASKS4])
         bars.setdefault(f"{NAMES[model]}\n{init} init", {})[objective] = (paper, ours)
-    title = "Table 7: the role of initialisation (the paper's means as its text and Figure 2 round them)"
+    title = "Table 7: initialisation (paper: from its text; DLR from scratch, better start: about 77)"
     section(title, ["Model", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
-    bars = {label: [arms["none"], arms["masked"]] for label, arms in bars.items()}
-    title = "Initialisation: mean of ListOps, Text, Image, Path-X"
-    bar_figure(args, 2, bars, ("from scratch", "masked self-pretraining"), title, 40)
+    bars = {words: [arms["none"], arms["masked"]] for words, arms in bars.items()}
+    bar_figure(args, 2, bars, "Initialisation: mean of ListOps, Text, Image, Path-X")
 
 
-def figure3(args, records):
-    """Figure 3: our points as a table and as curves."""
-    rows, curves, gains = [], {}, {}  # {(task, objective): {fraction: accuracy}}, {task: {fraction: gain}}
+def figure3(args, found):
+    """Figure 3: S4 on fractions of the data, as a table and as curves."""
+    rows, curves = [], {}  # {(task, "none" | "masked" | "gain"): {fraction: percent}}
     for name, fraction in product(DATA_SCALE, FRACTIONS):
-        line = [data.TITLES[name], f"{100 * fraction:g} %"]
-        for objective in ("none", "masked"):
-            ours = pick(records, name, Cell("s4", objective, fraction=fraction))
-            line.append(summary(ours))
-            if ours:
-                curves.setdefault((name, objective), {})[fraction] = average([ours])
-        scratch, spt = (curves.get((name, o), {}).get(fraction) for o in ("none", "masked"))
-        if scratch is not None and spt is not None:
-            gains.setdefault(name, {})[fraction] = 100 * (spt - scratch) / scratch
-        gain = gains.get(name, {}).get(fraction)
-        rows.append([*line, "—" if gain is None else f"{gain:+.1f}"])
+        groups = {o: pick(found, name, Cell("s4", o, fraction=fraction)) for o in ("none", "masked")}
+        values = {objective: average([group]) for objective, group in groups.items()}
+        if None not in values.values():
+            values["gain"] = 100 * (values["masked"] - values["none"]) / values["none"]
+        for key, value in values.items():
+            if value is not None:
+                curves.setdefault((name, key), {})[fraction] = value
+        gain = f"{values['gain']:+.1f}" if "gain" in values else "—"
+        rows.append([data.TITLES[name], f"{100 * fraction:g} %", *map(summary, groups.values()), gain])
     header = ["Task", "of the data", "from scratch", "Masked SPT", "relative gain (%)"]
-    section("Figure 3: S4 on fractions of the data (the paper's points are lost)", header, rows)
-
-    plt = common.pyplot()
+    section("Figure 3: S4 on fractions of the data (the paper's points are not transcribed)", header, rows)
+    if not curves:
+        return
+    plt = records.pyplot()
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for name, colour in zip(DATA_SCALE, (BLUE, ORANGE)):
-        for objective, style in (("none", "--"), ("masked", "-")):
-            line = curves.get((name, objective), {})
-            label = f"{data.TITLES[name]}, {NAMES[objective]}"
-            left.plot(list(line), list(line.values()), style, color=colour, marker="o", label=label)
-        line = gains.get(name, {})
-        right.plot(list(line), list(line.values()), color=colour, marker="o", label=data.TITLES[name])
+    for (name, key), line in curves.items():
+        axis, words = (
+            (right, data.TITLES[name]) if key == "gain" else (left, f"{data.TITLES[name]}, {NAMES[key]}")
+        )
+        colour = records.BLUE if name == "image" else records.ORANGE
+        axis.plot(*zip(*line.items()), "--" if key == "none" else "-", color=colour, marker="o", label=words)
     left.set(title="S4 at several data scales", ylabel="test accuracy (%)")
     right.set(title="Gain of self-pretraining", ylabel="relative gain over scratch (%)")
-    right.axhline(0, color=GREY, linewidth=0.8)
     for axis in (left, right):
         axis.set(xlabel="share of the training examples (%)", xscale="log", xlim=(0.004, 1.3))
         axis.set_xticks(FRACTIONS, [f"{100 * f:g}" for f in FRACTIONS])
@@ -874,161 +1092,154 @@ def figure3(args, records):
     save(figure, args, 3)
 
 
-def figure4(args, records):
+def figure4(args, found):
     """Figure 4, kernels before fine-tuning, is drawn by exp_kernels.py: print the commands."""
     print("### Figure 4: kernels of the pretrained S4\n")
-    found = [r for name in TASKS for r in pick(records, name, Cell("s4", "masked"))]
-    for r in found:
-        checkpoint = Path(args.out) / r["pretraining"]["run"] / "best.pt"
+    for r in [r for name in TASKS for r in pick(found, name, Cell("s4", "masked"))]:
+        checkpoint = args.out / r["pretraining"]["run"] / "best.pt"
         print(f"{data.TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
-    if not found:
-        print("no S4 pretrained at the paper's budget yet: python exp_spt.py --task all --figure 4")
-    print()
+    print("of each S4 pretrained at the paper's budget: python exp_spt.py --task all --figure 4\n")
 
 
-def figure5(args, records):
+def figure5(args, found):
     """Table 8, and the curves of Figure 5."""
-    rows = [
-        [data.TITLES[name], NAMES[model], total, *(both(tied(records, name, model, s), None) for s in SHARES)]
-        for (name, total), model in product(TIED.items(), ("transformer", "s4"))
-    ]
+    rows, panels = [], {}
+    for name, model in product(TIED, ("transformer", "s4")):
+        groups = []
+        for share in SHARES:  # Image may have been pretrained with either loss
+            cell = Cell(model, "masked" if share else "none", share=share)
+            groups.append(pick(found, name, cell._replace(image_loss="ce")) or pick(found, name, cell))
+        rows.append([data.TITLES[name], NAMES[model], TIED[name], *map(summary, groups)])
+        if model == "transformer" and groups[0] and groups[1]:
+            panels[name] = groups[0][0], groups[1][0]
     header = ["Task", "Model", "epochs in total", *(f"{100 * share:g} % pretraining" for share in SHARES)]
     section("Table 8: a fixed number of epochs, shared between pretraining and fine-tuning", header, rows)
-
-    plt = common.pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for (name, total), axis in zip(TIED.items(), axes):
-        scratch, spt = (tied(records, name, "transformer", share)[:1] for share in SHARES[:2])
-        curves = [(r["train_curve"], 0, "--", BLUE, "from scratch") for r in scratch]
-        for r in spt:
-            before = r["pretraining"]["train_curve"]
-            curves.append((before, 0, "-", ORANGE, "restoring masked symbols"))
-            curves.append((r["train_curve"], len(before), "-", BLUE, "fine-tuning"))
-        for values, start, style, colour, label in curves:
+    if not panels:
+        return
+    plt = records.pyplot()
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(5 * len(panels), 3.8), squeeze=False, layout="constrained"
+    )
+    for (name, (scratch, tuned_one)), axis in zip(panels.items(), axes[0]):
+        before = tuned_one["pretraining"]["train_curve"]
+        for values, start, style, colour, words in (
+            (scratch["train_curve"], 0, "--", records.BLUE, "from scratch"),
+            (before, 0, "-", records.ORANGE, "restoring masked symbols"),
+            (tuned_one["train_curve"], len(before), "-", records.BLUE, "fine-tuning"),
+        ):
             epochs = range(start + 1, start + len(values) + 1)
-            axis.plot(epochs, [100 * v for v in values], style, color=colour, label=label)
-        if curves:
-            axis.legend(fontsize=8)
-        axis.set(title=f"Transformer on {data.TITLES[name]}", xlabel="epoch", xlim=(0, total), ylim=(0, 100))
+            axis.plot(epochs, [100 * v for v in values], style, color=colour, label=words)
+        axis.set(title=f"Transformer on {data.TITLES[name]}", xlabel="epoch", ylabel="training accuracy (%)")
+        axis.legend(fontsize=8)
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("training accuracy (%)")
     save(figure, args, 5)
 
 
-def tied(records, name, model, share):
-    """Records of Table 8; those of Image may have been pretrained with either loss."""
-    cell = Cell(model, "masked" if share else "none", share=share)
-    return pick(records, name, cell._replace(image_loss="ce")) or pick(records, name, cell)
-
-
-def sizes_and_colours(records):
-    rows = []
-    for (model, sizes), objective in product(SIZES.items(), ("none", "masked")):
-        ours = [pick(records, "image", Cell(model, objective, size=size)) for size in sizes]
-        rows.append([f"{NAMES[model]}, {NAMES[objective]}", *(both(cell, None) for cell in ours)])
-    section("Table 9, Image: model size", ["Model", *(f"{size} parameters" for size in SIZES["s4"])], rows)
+def sizes(args, found):
+    """Table 9 and appendix C.1.2."""
+    sizes = list(SIZES["s4"])
     rows = [
-        [NAMES[model], NAMES[objective], both(pick(records, "scifar", Cell(model, objective)), paper)]
-        for (model, objective), paper in SCIFAR.items()
+        [data.TITLES[name], NAMES[model], NAMES[o]]
+        + [summary(pick(found, name, Cell(model, o, size=size))) for size in sizes]
+        for name, model, o in product(SIZED, SIZES, ("none", "masked"))
+    ]
+    section("Table 9 and C.1.2: model size, parameters", ["Task", "Model", "trained", *sizes], rows)
+
+
+def poolings(args, found):
+    """Appendix C.1.1."""
+    rows = [
+        [
+            data.TITLES[name],
+            NAMES[model],
+            *(summary(pick(found, name, Cell(model, "masked", pooling=p))) for p in POOLINGS),
+        ]
+        for name, model in product(MEAN6, ("transformer", "rotary"))
+    ]
+    section("C.1.1: pooling after masked SPT", ["Task", "Model", *POOLINGS], rows)
+
+
+def colours(args, found):
+    """Table 3's sCIFAR."""
+    rows = [
+        [NAMES[m], NAMES[o], entry(found, ["scifar"], Cell(m, o), paper)] for (m, o), paper in SCIFAR.items()
     ]
     title = "Table 3, sCIFAR (the paper's text: about 79 for rotary from scratch, 91.7 or 91.8 for S4)"
     section(title, ["Model", "trained", "sCIFAR"], rows)
 
 
-def report_rows(title, records):
-    """One row for what may be compared: the same task, model, examples and total epochs. An arm that was run
-    with several recipes shows each of them; the same training with and without --share counts once."""
-    groups = {}
-    for r in records:
-        hp, cell, first = r["hp"], r["cell"], r["hp"].get("pretrain")
-        before = first.get("epochs", r["epochs"]) if first else 0
-        fraction = f" x {cell['fraction']:g}" if cell.get("fraction") else ""
-        terms = [f"{r['limit'] or 'all'} examples{fraction}", f"{before + r['epochs']} epochs in all"]
-        terms += unofficial(r)
-        terms += [f"{hp['max_length']} bytes"] if hp.get("max_length") else []
-        terms += [f"augment {hp['augment']}"] if hp["augment"] != "none" else []
-        variant = [v for k, v in cell.items() if k in ("init", "size") and v != "structured"]
-        row = data.TITLES[r["task"]], ", ".join([NAMES[r["model"]], *variant]), ", ".join(terms)
-        arm = f"lr {hp['lr']:g}"
-        if first:
-            arm = f"pretraining {before}, lr {first.get('lr', hp['lr']):g} then {hp['lr']:g}"
-        arm += ", ce" if cell.get("image_loss") == "ce" else ""
-        paper = papers_recipe(r)
-        changed = [name for name in ("batch_size", "weight_decay") if hp[name] != paper[name]]
-        arm += "".join(f", {name} {hp[name]:g}" for name in changed)
-        arms = groups.setdefault(row, {}).setdefault(cell["objective"], {})
-        runs = arms.setdefault((arm, json.dumps(hp, sort_keys=True)), {})
-        runs[r["seed"], r["data"]["hash"]] = r
-    rows, columns = [], [*OBJECTIVES, *sorted({r["cell"]["objective"] for r in records} - {*OBJECTIVES})]
-    for row, objectives in sorted(groups.items()):
-        cells = [objectives.get(objective, {}).items() for objective in columns]
-        texts = [
-            "; ".join(f"{summary(one_recipe(runs.values()))} [{arm}]" for (arm, _), runs in arms) or "—"
-            for arms in cells
-        ]
-        rows.append([*row, *texts])
-    header = ["Task", "Model", "trained on", *(NAMES.get(objective, objective) for objective in columns)]
-    if rows:
-        section(f"{title}\n\nOurs only; compare only inside one row", header, rows)
+def others(found, cells):
+    """Cells that no table above has, and runs at reduced budgets; one row holds what may be compared: equal
+    task, examples and total length. The same training with and without --share counts once."""
+    rows, variant = {}, {}
+    for r in found:
+        cell, hp, first = cells[r["run"]], r["hp"], r["hp"].get("pretrain")
+        if r["budget"] == "mini" or "in a table" in r or not cell:
+            continue
+        paper, unit = recipe(r["task"], cell)[1], "steps" if hp.get("steps") else "epochs"
+        words = {unit: hp[unit] + (first.get(unit, hp[unit]) if first else 0)}
+        rest = ("lr", "batch_size", "weight_decay", "augment", "max_length", "hours", "bucket")
+        words |= {row: hp[row] for row in rest if row in hp and hp[row] != paper.get(row)}
+        variant[r["run"]] = label(cell._replace(share=cell.share or None))
+        key = (
+            r["task"],
+            r["model"],
+            cell.objective,
+            r["seed"],
+            r["data"]["hash"],
+            json.dumps(hp, sort_keys=True),
+        )
+        rows[key] = r | {"hp": words, "budget": "reduced"}
+    title = "Cells beyond the tables, and theirs"
+    records.print_reduced(title, [*rows.values()], variant, lambda r: {}, data.TITLES)
 
 
-def papers_recipe(record):
-    """Of the fine-tuning; of a cell that a changed script has added, the record's own."""
-    try:
-        return recipe(record["task"], Cell(record["model"], **record["cell"]))[1]
-    except (KeyError, TypeError):
-        return record["hp"]
-
-
-def bar_figure(args, number, bars, arms, title, bottom):
-    """bars {label: [(paper, ours) for each arm]}: bars for the paper, dots for ours."""
-    plt = common.pyplot()
+def bar_figure(args, key, bars, title, bottom=40):
+    """bars {label: [(paper, ours) from scratch, after SPT]}: bars for the paper, dots for ours."""
+    plt = records.pyplot()
     figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
-    for i, (arm, colour, hatch) in enumerate(zip(arms, (GREY, BLUE), ("//", None))):
+    for i, (arm, colour, hatch) in enumerate(
+        (("from scratch", records.GREY, "//"), ("self-pretrained", records.BLUE, None))
+    ):
         places = [x + 0.36 * (i - 0.5) for x in range(len(bars))]
         paper, ours = zip(*(values[i] for values in bars.values()))
         heights = [value or 0.0 for value in paper]
         axis.bar(places, heights, 0.34, color=colour, hatch=hatch, edgecolor="white", label=f"{arm}, paper")
-        for x, value in zip(places, paper):
-            # At the foot of the bar: our dot lies near its top.
-            text = "lost in\nthe PDF" if value is None else f"{value:.1f}"
+        for x, value in zip(places, paper):  # at the foot of the bar: our dot lies near its top
+            text = "not tran-\nscribed" if value is None else f"{value:.1f}"
             box = dict(facecolor="white", edgecolor="none", pad=1.5)
             axis.text(x, bottom + 1.5, text, ha="center", fontsize=8, bbox=box)
         dots = [(x, value) for x, value in zip(places, ours) if value is not None]
-        label = "ours" if i == 0 else None
-        axis.scatter(
-            *(zip(*dots) if dots else ([], [])), color=ORANGE, edgecolor="black", zorder=3, label=label
-        )
+        if dots:
+            axis.scatter(*zip(*dots), color=records.ORANGE, edgecolor="black", zorder=3, label=f"{arm}, ours")
     axis.set_xticks(range(len(bars)), list(bars))
     axis.set(title=title, ylabel="test accuracy (%)", ylim=(bottom, 100))
-    axis.legend(fontsize=8, ncols=3, loc="upper center")
-    save(figure, args, number)
+    axis.legend(fontsize=8, ncols=2, loc="upper center")
+    save(figure, args, key)
 
 
-def save(figure, args, number):
-    common.save_figure(figure, args.out / f"spt_figure{number}.png")
+def save(figure, args, key):
+    records.save_figure(figure, args.out / f"spt_figure{key}.png")
     print()
 
 
-SECTIONS = {1: figure1, 2: figure2, 3: figure3, 4: figure4, 5: figure5}
+SECTIONS = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5}
+SECTIONS |= {"table9": sizes, "pooling": poolings, "scifar": colours}
 
 # ------------------------------------------------------------------------------------------ command line
 
 # What --figure runs; a flag that is given replaces its row.
 FIGURES = {
-    1: dict(task=(*MEAN6, "pathx256"), model=("transformer", "rotary", "s4"), objective=("none", "masked")),
-    2: dict(task=TASKS4, model=("s4", "dlr"), objective=("none", "masked"), init=("structured", "random")),
-    3: dict(task=tuple(DATA_SCALE), model=("s4",), objective=("none", "masked"), fraction=FRACTIONS),
-    4: dict(task=TASKS4, model=("s4",), objective=("masked",)),
-    5: dict(task=tuple(TIED), model=("transformer", "s4"), objective=("none", "masked"), share=SHARES),
+    "1": dict(task=(*MEAN6, "pathx256"), model=("transformer", "rotary", "s4")),
+    "2": dict(task=TASKS4, model=("s4", "dlr"), init=INITS),
+    "3": dict(task=tuple(DATA_SCALE), model=("s4",), fraction=FRACTIONS),
+    "4": dict(task=TASKS4, model=("s4",), objective=("masked",)),
+    "5": dict(task=tuple(TIED), model=("transformer", "s4"), share=SHARES),
+    "table9": dict(task=("image",), model=("rotary", "s4"), size=tuple(SIZES["s4"])),
+    "size": dict(task=("listops", "text"), model=("s4",), size=("20M",)),  # appendix C.1.2
+    "pooling": dict(task=MEAN6, objective=("masked",), pooling=POOLINGS),  # appendix C.1.1
+    "time": dict(task=("pathx",), share=(0.0, 0.5), hours=48),  # appendix D
 }
-
-
-def fraction_flag(text):
-    value = common.positive_float(text)
-    if value > 1:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, not {text!r}")
-    return value
 
 
 def share_flag(text):
@@ -1044,120 +1255,113 @@ def cells(args, name):
     if name not in preset.get("task", TASKS):
         return []
 
-    def values(flag, default):
-        return getattr(args, flag) or preset.get(flag) or default
+    def values(flag, default, every=None):
+        chosen = getattr(args, flag) or preset.get(flag) or default
+        return common.chosen(chosen, every) if every else chosen
 
-    wanted = common.chosen(values("model", ("transformer",)), MODELS)
-    there = [model for model in wanted if MODELS[model]["depth"][TASKS.index(name)]]
+    wanted = values("model", ("transformer",), MODELS)
+    there = [model for model in wanted if has_recipe(name, model, args.mini)]
     if len(there) < len(wanted):
-        missing = ", ".join(NAMES[model] for model in wanted if model not in there)
-        print(f"{data.TITLES[name]}: there is no recipe for {missing}; left out")
+        missing = ", ".join(model for model in wanted if model not in there)
+        models_there = " ".join(model for model in MODELS if has_recipe(name, model, args.mini))
+        advice = f"--model {models_there}" if models_there else "no model has one here"
+        print(f"{data.TITLES[name]}: there is no recipe for {missing}, left out ({advice})")
     found = []
-    default = ("masked",) if args.smoke else ("none", "masked")
-    sizes = common.chosen(args.size, SIZES["s4"]) if args.size else (None,)
-    for model, objective, init, fraction, share, size in product(
+    for model, objective, init, fraction, share, size, pooling in product(
         there,
-        common.chosen(values("objective", default), OBJECTIVES),
-        common.chosen(values("init", ("structured",)), ("structured", "random")),
+        values("objective", ("masked",) if args.smoke else ("none", "masked"), OBJECTIVES),
+        values("init", ("structured",), INITS),
         values("fraction", (None,)),
         values("share", (None,)),
-        sizes,
+        values("size", (None,), SIZES["s4"] if args.size else None),
+        values("pooling", (None,)),
     ):
-        if size and (name != "image" or model not in SIZES):
-            raise UserError("--size goes with --task image and --model rotary or s4")
+        if size and (name not in SIZED or model not in SIZES):
+            raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
         if share == 0 and objective != "multitask":  # no epochs for a first half
             objective = "none"
-        if share is not None and objective in ("none", "multitask"):
+        if share is not None and objective in ALONE:
             share = 0.0
-        loss = args.image_loss or ("ce" if args.figure == 5 else "l1")
+        if args.mini:  # its defaults
+            share = None if objective in ALONE or share == MINI_SHARE else share
+            fraction = None if fraction == 1 else fraction
+        loss = args.image_loss or ("ce" if args.figure == "5" else "l1")
         loss = loss if name == "image" and objective != "none" else "l1"
-        found.append(Cell(model, objective, init, fraction, share, size, loss))
+        found.append(Cell(model, objective, init, fraction, share, size, loss, pooling))
     return list(dict.fromkeys(found))
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def has_recipe(name, model, mini):
+    table = MINI if mini and model in MINI_MODELS else {} if mini else MODELS[model]
+    return bool(table and table["depth"][TASKS.index(name)])
+
+
+def make_parser():
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    positive, fraction = (
+        common.positive_float,
+        common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1),
     )
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        choices=[*MODELS, "all"],
-        metavar="MODEL",
-        help=f"one or more of {', '.join(MODELS)}, or all (default transformer)",
-    )
-    parser.add_argument(
-        "--objective",
-        nargs="+",
-        choices=[*OBJECTIVES, "all"],
-        metavar="OBJ",
-        help=f"one or more of {', '.join(OBJECTIVES)}, or all (default none masked, smoke: masked); none: "
-        "from scratch",
-    )
-    parser.add_argument(
-        "--init",
-        nargs="+",
-        choices=("structured", "random", "all"),
-        metavar="INIT",
-        help="structured (default), or random: every parameter from N(0, 0.1^2); or all",
-    )
-    parser.add_argument(
-        "--fraction",
-        nargs="+",
-        type=fraction_flag,
-        metavar="F",
-        help="share of the training examples, in (0, 1], repeated: the number of steps stays the same",
-    )
-    parser.add_argument(
-        "--share",
-        nargs="+",
-        type=share_flag,
-        metavar="S",
-        help="share of the epochs that pretraining gets, in [0, 1); every arm has --epochs in all",
-    )
-    parser.add_argument(
-        "--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining"
-    )
-    parser.add_argument(
-        "--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining"
-    )
-    parser.add_argument(
-        "--size",
-        nargs="+",
-        choices=[*SIZES["s4"], "all"],
-        metavar="P",
-        help=f"model size on Image, rotary and s4: {', '.join(SIZES['s4'])}, or all",
-    )
-    parser.add_argument(
-        "--image-loss",
-        choices=("l1", "ce"),
-        help="restoring the pixels of Image: l1 on the grey value (default), or cross-entropy over 256 "
-        "(default with --figure 5)",
-    )
-    common.add_augment_flag(parser, "paper, which is none here; flip and d4 are for images")
-    parser.add_argument(
-        "--figure", type=int, choices=FIGURES, help="run the cells of one figure, or report only that one"
-    )
+    # fmt: off
+    add = partial(parser.add_argument, nargs="+")
+    add("--model", choices=[*MODELS, "all"], metavar="MODEL",
+        help=f"{', '.join(MODELS)}, or all (default transformer)")
+    add("--objective", choices=[*OBJECTIVES, "all"], metavar="OBJ",
+        help="none (from scratch), masked, causal, multitask, or all (default none masked)")
+    add("--init", choices=[*INITS, "all"], metavar="INIT",
+        help="structured (default), or random: every parameter from N(0, 0.1^2)")
+    add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
+    add("--share", type=share_flag, metavar="S",
+        help="share of --epochs, --steps and --hours, which are totals then, for the pretraining: in [0, 1)")
+    add("--size", choices=[*SIZES["s4"], "all"], metavar="P",
+        help=f"parameters of rotary and s4 on Image, Text, ListOps: {', '.join(SIZES['s4'])}, or all")
+    add("--pooling", choices=POOLINGS, metavar="POOL", help="mean, max or last, of what learns labels")
+    add = parser.add_argument
+    add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
+    add("--lr-pretrain", type=positive, metavar="LR", help="learning rate of pretraining")
+    add("--hours", type=positive, metavar="H", help="end each half after H hours (paper: 24)")
+    add("--image-loss", choices=("l1", "ce"),
+        help="restore Image's pixels as values (l1, default) or as 256 classes (ce, default of --figure 5)")
+    add("--augment", choices=("flip", "d4"), help="training augmentation of grey images (paper B has none)")
+    add("--figure", choices=[*FIGURES], help="run the cells of a figure or appendix, or report only it")
+    # fmt: on
     common.add_common_flags(parser, TASKS)
-    args = common.parse_args(parser, argv)
+    return parser
+
+
+def main(argv=None):
+    args = common.parse_args(make_parser(), argv)
     args.pretrained = set()
     with common.exit_cleanly(data.DataError):
         if args.report is not None:
             return report(args)
-        chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
-        if not chosen:
-            raise UserError("nothing to run: no recipe or figure has these tasks and models together")
-        if args.set_last_tenth:
-            raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")
-        shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
-        if shares and args.epochs_pretrain:
-            raise UserError("shares divide --epochs; leave --epochs-pretrain out, or --share and --figure 5")
-        if any(shares) and args.epochs == 1:
-            raise UserError("shares need --epochs of at least 2, one for each half")
-        if args.epochs and not shares and len({cell.objective for _, cell in chosen}) > 1:
-            print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
-        data.require({name for name, _ in chosen}, args)
-        common.run_cells(args, chosen, run_cell, data.DataError)
+        args.hours = args.hours or FIGURES.get(args.figure, {}).get("hours")
+        names = common.chosen(args.task, TASKS)
+        chosen = [(name, cell) for name in names for cell in cells(args, name)]
+        check(args, chosen)
+        names = data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
+        records.run_cells(args, chosen, run_cell, data.DataError)
+        if args.mini:
+            args.report = []
+            report(args)
+
+
+def check(args, chosen):
+    """Raise UserError, before anything is loaded, for flags that do not go together."""
+    shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
+    if not chosen:
+        raise UserError("nothing to run: no recipe or figure has these tasks and models together")
+    if args.set_last_tenth and not args.mini:
+        raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")
+    if (shares or args.mini or args.steps) and args.epochs_pretrain:
+        raise UserError(
+            "totals are shared here; leave --epochs-pretrain out, or --share, --steps, --figure, --mini"
+        )
+    if (any(shares) or args.mini or args.steps) and 1 in (args.epochs, args.steps):
+        raise UserError("shares need --epochs or --steps of at least 2, one for each half")
+    if args.epochs and not shares and not args.mini and len({cell.objective for _, cell in chosen}) > 1:
+        print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
 
 
 if __name__ == "__main__":
