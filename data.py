@@ -540,10 +540,8 @@ def load_text(root):
 
 # ------------------------------------------------------------------------------------------ retrieval
 
-AAN_FILES = {
-    split: f"new_aan_pairs.{name}.tsv"
-    for split, name in zip(("train", "val", "test"), ("train", "eval", "test"))
-}
+AAN_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "val", "test")}
+AAN_FILES["val"] = "new_aan_pairs.eval.tsv"
 AAN_FOLDERS = ("retrieval", "lra_release/lra_release/tsv_data", "lra_release/tsv_data", "tsv_data", ".")
 
 
@@ -609,23 +607,18 @@ CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f
 
 def read_cifar(folder):
     """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) int64), training
-    images first.
-
-    A record is one label byte and 3,072 pixels, planes R, G, B. Raises DataError for wrong sizes or
-    label counts.
-    """
-    files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
-    wrong = [file.name for file in files if not file.is_file() or file.stat().st_size != 10_000 * 3073]
-    records = np.concatenate([np.fromfile(file, np.uint8) for file in files if not wrong] or [[]]).reshape(
-        -1, 3073
-    )
-    counts = [np.bincount(part, minlength=10).tolist() for part in np.split(records[:, 0], [50_000])]
-    if counts != [[5_000] * 10, [1_000] * 10]:
+    images first. Raises DataError for wrong sizes or label counts."""
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    wrong = [n for n in names if not (folder / n).is_file() or (folder / n).stat().st_size != 10_000 * 3073]
+    if wrong:
+        fault = f"{', '.join(wrong)}: missing or not 30,730,000 bytes long"
+    else:  # a record is one label byte and 3,072 pixels, planes R, G, B
+        records = np.concatenate([np.fromfile(folder / n, np.uint8).reshape(-1, 3073) for n in names])
+        counts = [np.bincount(part).tolist() for part in np.split(records[:, 0], [50_000])]
         fault = (
-            f"{', '.join(wrong)}: missing or not 30,730,000 bytes"
-            if wrong
-            else "other numbers of its ten classes"
+            counts != [[5_000] * 10, [1_000] * 10] and "its classes are not of 5,000 and 1,000 images each"
         )
+    if fault:
         raise DataError(f"{folder} is not CIFAR-10 ({fault}); unpack cifar-10-binary.tar.gz again")
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), records[:, 0].astype(np.int64)
@@ -954,23 +947,16 @@ def described(splits, made):
 
 # ------------------------------------------------------------------------------------------ load
 
+# fmt: off
 TITLES = dict(  # as tables and figures name them
-    listops="ListOps",
-    text="Text",
-    retrieval="Retrieval",
-    image="Image",
-    pathfinder="Pathfinder",
-    pathx="Path-X",
-    pathx256="Path-X-256",
-    scifar="sCIFAR",
+    listops="ListOps", text="Text", retrieval="Retrieval", image="Image", pathfinder="Pathfinder",
+    pathx="Path-X", pathx256="Path-X-256", scifar="sCIFAR",
 )
 TECHNIQUE = dict(  # what paper A trains each task with besides the optimiser (Section 3); see load
-    listops="shuffling",
-    text="denoising",
-    retrieval="denoising",
-    image="augmentation",
+    listops="shuffling", text="denoising", retrieval="denoising", image="augmentation",
     pathfinder="three sets",
 )
+# fmt: on
 AUGMENTATIONS = {  # that change a task's training examples; "none" where "paper" is something
     "listops": ("paper", "none"),  # shuffling
     "image": ("paper", "flip", "d4", "none"),
@@ -978,20 +964,8 @@ AUGMENTATIONS = {  # that change a task's training examples; "none" where "paper
 }
 
 
-def load(
-    name,
-    root,
-    *,
-    augment="paper",
-    denoise=False,
-    levels="all",
-    limit=None,
-    max_length=None,
-    smoke=False,
-    mini=False,
-    stride=1,
-    seed=0,
-):
+def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None, max_length=None,
+         smoke=False, mini=False, stride=1, seed=0):  # fmt: skip
     """The task `name`, ready to train on.
 
     root        data folder; what is missing is generated or fetched into it, once

@@ -77,7 +77,7 @@ def claim(path):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    print(f"waiting for another process that is making {path}")
+                    print(f"waiting for another process that is making {path}", flush=True)
                     fcntl.flock(lock, fcntl.LOCK_EX)
             yield
     except OSError as error:
@@ -89,6 +89,8 @@ def fetch_archive(root, archive, url=None):
     """Make root/<archive.folder> out of its archive: one that lies in `root` by hand, else fetched (from the
     mirror `url`, if given) and deleted in the end. Raises DataError."""
     folder, path = Path(root) / archive.folder, Path(root) / archive.url.rsplit("/", 1)[1]
+    if folder.exists():  # perhaps on a disk that cannot be written to
+        return
     with claim(folder):
         if folder.exists():
             return
@@ -145,7 +147,7 @@ def download(url, path, size=None, md5=None, timeout=30.0, retries=5):
 def receive(url, part, start, size, timeout):
     """Append the bytes of `url` from `start` on to the file `part`; where the server ignores ranges it begins
     anew. Raises one of BROKEN, and ValueError for something else than a file of `size` bytes."""
-    print(f"fetching {url} to {part}" + (f", from byte {start:,} on" if start else ""))
+    print(f"fetching {url} to {part}" + (f", from byte {start:,} on" if start else ""), flush=True)
     headers = {"User-Agent": "fetch.py", "Accept-Encoding": "identity"}
     headers |= {"Range": f"bytes={start}-"} if start else {}
     request = urllib.request.Request(url, headers=headers)
