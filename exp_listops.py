@@ -27,6 +27,7 @@ import torch
 
 import common
 import data
+import listops
 import models
 import records
 from records import markdown, percent, summary
@@ -71,7 +72,7 @@ def solve_top(tokens, offsets, depth, draw):
     shallow[closes & (level == depth)] = guess  # the bracket becomes a digit; what it closed is left out
     keep = level <= depth
     sizes = np.add.reduceat(keep, offsets[:-1], dtype=np.int64)
-    return data.evaluate_listops(shallow[keep], np.concatenate([[0], np.cumsum(sizes)]))
+    return listops.evaluate_listops(shallow[keep], np.concatenate([[0], np.cumsum(sizes)]))
 
 
 def rule_accuracy(split, rule, seed, chunk=4_096):
@@ -193,7 +194,7 @@ def report(args):
             difference = None if train is None or rule not in PAPER else train - PAPER[rule] / 100
             rows.append([*row, percent(difference, signed=True), summary(ours)])
         rows.append(["Transformer ‡ (Table 2)", f"{MODEL:.2f}", "—", "—", "see exp_multitask"])
-        counts = group[0]["data"]["counts"] if group else data.LISTOPS_COUNTS
+        counts = group[0]["data"]["counts"] if group else data.EXPECTED["listops"]
         examples = f"{limit or counts['train']:,}"
         header = ["Rule", "paper", f"ours, {examples} training examples", "difference", "ours, test examples"]
         print(f"Data: {source}\n\n{markdown(header, rows)}\n")

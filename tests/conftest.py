@@ -37,7 +37,7 @@ def reached(tmp_path, monkeypatch):
         raise Reached
 
     monkeypatch.chdir(tmp_path)
-    for name in ("load", "fetch_retrieval", "show"):
+    for name in ("load", "fetch_archive", "show"):
         monkeypatch.setattr(data, name, ask)
     return Reached
 

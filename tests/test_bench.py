@@ -138,7 +138,7 @@ def test_every_cell_has_a_recipe_and_sizes_are_the_tasks_own():
     for model in bench.CELLS:
         for name in bench.SIZES:
             assert {"batch_size", "epochs", "lr"} <= bench.recipe(model, name).keys()
-    assert bench.SIZES["listops"] == tuple(data.LISTOPS_COUNTS.values())
+    assert bench.SIZES["listops"] == tuple(data.EXPECTED["listops"].values())
     # Text, K = 5: 1,407 steps an epoch; 80 x 2,500 + 2 x 25,000 evaluated examples at 16 a batch.
     assert bench.projected_steps("text", bench.recipe("conv-5", "text")) == 80 * 1407 + 250_000 / 16 / 3
 

@@ -20,7 +20,6 @@ import torch
 from PIL import Image
 
 import data
-import exp_spt
 
 ROOT = Path(__file__).parent.parent
 

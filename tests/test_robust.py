@@ -170,7 +170,7 @@ def test_data_that_vanishes_or_is_the_folder_itself_is_named(tmp_path, monkeypat
     def no_network(*args, **kwargs):
         raise data.DataError("could not fetch")
 
-    monkeypatch.setattr(data, "fetch_imdb", no_network)
+    monkeypatch.setattr(data, "fetch_archive", no_network)
     with pytest.raises(data.DataError, match="could not fetch"):
         data.load("text", tmp_path)
     folder = tmp_path / "packed" / "text"
@@ -277,7 +277,7 @@ def test_sigterm_where_nothing_is_trained_yet_leaves_nothing_half_made(tmp_path,
         data.pack(tmp_path / "packed" / "text", "text", arrays, {"from": "test"})
     assert stop.value.code == common.EXIT_CONTINUE
     assert "give the same command again" in capsys.readouterr().err
-    assert not list((tmp_path / "packed").iterdir()) and signal.getsignal(signal.SIGTERM) is before
+    assert not list((tmp_path / "packed").glob("text*")) and signal.getsignal(signal.SIGTERM) is before
     monkeypatch.setattr(data, "attend_to", lambda *_: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(SystemExit) as stop:
         data.main(["--task", "text", "--prepare", "--data-dir", str(tmp_path)])
