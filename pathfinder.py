@@ -21,6 +21,7 @@ its drawn angle. The pivot of a snake lies m before its newest paddle. A directi
 Tables.angle.
 
     generate_block(size, level, seed, block)     a block of images with all that is known about them
+    cut_pairs(size, level, seed, block)          images with and without one paddle of the contour in question
     generate_set(folder, size, level, n, seed)   a data set on disk, block by block on all cores
     pack_png_folder(folder, official, size, level)   the same of the official PNG folders
 """
@@ -525,8 +526,10 @@ def path_masks(tab, targets, distractors):
     return canvas[:, b:-b, b:-b]
 
 
-def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=False):
+def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=False, without=None):
     """The first n images of a block, as a Block; `masks` fills in Block.masks. Raises PathfinderError.
+
+    without  (BLOCK,) a paddle of each image that is not drawn, of the target snake whose origin tip is marked
 
     A block has its own random stream, and grows the snakes of all its BLOCK images in one fixed order
     whatever n is: image i depends on (size, level, seed, block, i) alone."""
@@ -551,6 +554,8 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
         chain = targets.reshape(c, 2, 3, -1).transpose(3, 1, 0, 2)  # (image, snake, paddle, (g, y, x))
         paddles[who], angles[who] = chain[..., 1:], tab.drawn[chain[..., 0]]
         snake = origin[who]
+        if without is not None:
+            targets[2 * without[who] + snake, 0, np.arange(len(who))] = tab.NOTHING
         markers[who, 0] = paddles[who, snake, 0]
         markers[who, 1] = paddles[who, np.where(label[who], snake, 1 - snake), -1]
         wanted, few = int((who < n).sum()), max(1, 2**20 // size**2)  # few at a time, for the caches' sake
@@ -562,6 +567,20 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
     known = np.full(BLOCK, c, np.uint8), distractors.astype(np.uint8), markers, paddles, angles, attempts
     known = [a[:n] for a in (label.astype(np.uint8), *known, margin.astype(np.uint8))]
     return Block(images, *known, path)
+
+
+def cut_pairs(size, level, seed, block, n=BLOCK):
+    """Connected images with and without one paddle between the discs: is a contour followed, or guessed at?
+
+    Returns whole (k, W, W) and cut (k, W, W) uint8, for the k connected among the first n images of a block,
+    and distance (k,), in paddles, of the missing one from the nearer end. An image is scaled by its maximum:
+    if that was on the missing paddle, all others are brighter without it."""
+    c = parameters(size, level)["contour_length"]
+    missing = np.random.default_rng([seed, size, c, block, 1]).integers(1, c - 1, size=BLOCK)
+    whole, cut = (generate_block(size, level, seed, block, n, without=w) for w in (None, missing))
+    connected = np.flatnonzero(whole.label)
+    distance = np.minimum(missing, c - 1 - missing)
+    return whole.images[connected], cut.images[connected], distance[connected]
 
 
 # ------------------------------------------------------------------------------------------------------------
