@@ -1,18 +1,19 @@
-"""data.py: batches, corruption, packing, the official layouts, augmentation. pytest tests/test_data.py"""
+"""data.py: batches, order, corruption, packing, official files, augmentation, recipes, the command line.
+
+pytest tests/test_data.py
+"""
 
 import argparse
-import errno
 import hashlib
 import json
 import multiprocessing
 import pickle
 import shutil
-import stat
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,34 +29,45 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def smoke(name, **options):
+    return data.load(name, "unused", smoke=True, **options)
+
+
+def documents(split):
+    return [bytes(d) for d in np.split(split.tokens.numpy(), split.offsets[1:-1])]
+
+
 # ------------------------------------------------------------------------------------------ batches
 
 
-@pytest.mark.parametrize("bucket", [True, False])
 @pytest.mark.parametrize("name", ["text", "retrieval", "image"])
-def test_an_epoch_covers_every_example_exactly_once(name, bucket):
-    task = data.load(name, "unused", augment="none", smoke=True, limit=197)
-    plan = task.plan(16, seeded(), bucket)
-    assert sorted(torch.cat(plan).tolist()) == list(range(197))
-    assert sorted(map(len, plan)) == [5] + [16] * 12
-    assert [b.tolist() for b in plan] == [b.tolist() for b in task.plan(16, seeded(), bucket)]
-    assert [b.tolist() for b in plan] != [b.tolist() for b in task.plan(16, seeded(1), bucket)]
+def test_an_epoch_is_a_stable_sort_in_pools_and_covers_every_example_once(name):
+    task, size = smoke(name, augment="none", limit=497 if name != "image" else None), 4
+    order, lengths = seeded(3), task.lengths["train"].tolist()
+    index = torch.randperm(len(lengths), generator=order).tolist()
+    batches = [index[i : i + size] for i in range(0, len(index), size)]
+    assert [batch.tolist() for batch in task.plan(size, seeded(3), bucket=False)] == batches
+    if min(lengths) < max(lengths):
+        pools = [sorted(index[i : i + 200], key=lengths.__getitem__) for i in range(0, len(index), 200)]
+        batches = [pool[i : i + size] for pool in pools for i in range(0, len(pool), size)]
+        batches = [batches[i] for i in torch.randperm(len(batches), generator=order)]
+    assert [batch.tolist() for batch in task.plan(size, seeded(3))] == batches
+    assert sorted(sum(batches, [])) == list(range(len(lengths)))
 
 
-def test_buckets_waste_less_and_are_not_the_same_batches_every_epoch():
-    task, order = data.load("text", "unused", smoke=True), seeded()
-
-    def padding(plan):
-        lengths = [task.lengths["train"][index] for index in plan]
-        return 1 - sum(int(n.sum()) for n in lengths) / sum(len(n) * int(n.max()) for n in lengths)
-
-    first, second = task.plan(16, order), task.plan(16, order)
-    assert padding(first) < 0.1 < 0.3 < padding(task.plan(16, order, bucket=False))
-    assert {tuple(sorted(b.tolist())) for b in first} != {tuple(sorted(b.tolist())) for b in second}
+def test_buckets_hold_less_padding():
+    task = smoke("text")
+    lengths = [
+        [task.lengths["train"][index] for index in task.plan(16, seeded(), bucket)] for bucket in (1, 0)
+    ]
+    shares = [
+        1 - sum(int(n.sum()) for n in plan) / sum(len(n) * int(n.max()) for n in plan) for plan in lengths
+    ]
+    assert shares[0] < 0.1 < 0.3 < shares[1]
 
 
 def test_a_batch_holds_the_documents_and_nothing_else():
-    task = data.load("retrieval", "unused", smoke=True, max_length=200)
+    task = smoke("retrieval", max_length=200)
     index = torch.tensor([7, 0, 30])
     batch = task.gather("train", index)
     rows = [row for i in index.tolist() for row in (2 * i, 2 * i + 1)]  # doc1, doc2, doc1, doc2, ...
@@ -64,14 +76,15 @@ def test_a_batch_holds_the_documents_and_nothing_else():
         document = task.train.tokens[start:stop][:200].long() + task.first_id
         assert torch.equal(tokens[mask], document) and mask[: len(document)].all()
         assert not tokens[~mask].any()  # padding is id 0
-    assert torch.equal(batch.label, task.train.label[index])
-    assert (batch.docs, batch.examples, int(batch.positions)) == (2, 3, int(batch.mask.sum()))
+    assert torch.equal(batch.label, task.train.label[index]) and (batch.docs, batch.examples) == (2, 3)
+    mean = np.diff(task.train.offsets).clip(max=200).sum() / len(task.train.label)
+    assert float(batch.positions) == pytest.approx(3 * mean)
     assert batch.tokens.shape[1] == 200  # rounded up to a multiple of 64, but never beyond the task's length
 
 
 @pytest.mark.parametrize("name, full", (("image", True), ("pathfinder", True), ("text", False)))
 def test_a_batch_without_padding_says_so_by_its_strides(name, full):
-    task = data.load(name, "unused", smoke=True, augment="none")
+    task = smoke(name, augment="none")
     plan = [task.lengths["train"].argsort()[:7]]  # of Text the shortest, which differ in length
     batch = next(task.training_batches(plan, seeded(), 0))
     for part in (batch, *batch.parts(3), batch.share(1, 2)):
@@ -80,63 +93,96 @@ def test_a_batch_without_padding_says_so_by_its_strides(name, full):
 
 
 def test_evaluation_sees_every_example_once_within_its_budget():
-    task = data.load("retrieval", "unused", smoke=True)
+    task = smoke("retrieval")
     batches = list(task.evaluation_batches("test", positions=2000))
-    assert sum(len(b.label) for b in batches) == len(task.test.label)
-    assert Counter(torch.cat([b.label for b in batches]).tolist()) == Counter(task.test.label.tolist())
+    seen = [bytes((row[mask] - 3).byte().numpy()) for b in batches for row, mask in zip(b.tokens, b.mask)]
+    assert Counter(seen) == Counter(documents(task.test))
     assert max(b.tokens.numel() for b in batches if len(b.label) > 1) <= 2000
+    shares = [b for rank in range(3) for b in task.evaluation_batches("test", 2000, rank, 3)]
+    assert sorted(len(b.label) for b in shares) == sorted(len(b.label) for b in batches)
 
 
 def test_parts_never_cut_a_pair():
-    task = data.load("retrieval", "unused", smoke=True, denoise=True)
-    batch = next(task.training_batches([torch.arange(5)], seeded(), 0))
+    batch = next(smoke("retrieval", denoise=True).training_batches([torch.arange(5)], seeded(), 0))
     parts = list(batch.parts(2))
     assert [len(p.label) for p in parts] == [2, 2, 1] and [len(p.tokens) for p in parts] == [4, 4, 2]
-    for field in ("tokens", "mask", "target", "selected", "label"):
-        assert torch.equal(torch.cat([getattr(p, field) for p in parts]), getattr(batch, field))
-    assert {p.examples for p in parts} == {5} and {int(p.positions) for p in parts} == {int(batch.positions)}
+    for name in ("tokens", "mask", "target", "selected", "label"):
+        assert torch.equal(torch.cat([getattr(p, name) for p in parts]), getattr(batch, name))
+    assert {p.examples for p in parts} == {5} and {float(p.positions) for p in parts} == {
+        float(batch.positions)
+    }
 
 
-def test_smaller_limits_are_nested_and_too_large_ones_are_refused():
-    tasks = [data.load("text", "unused", smoke=True, limit=n) for n in (20, 50)]
-    documents = [[bytes(d) for d in np.split(t.train.tokens.numpy(), t.train.offsets[1:-1])] for t in tasks]
-    assert documents[0] == documents[1][:20]
-    assert torch.equal(tasks[0].train.label, tasks[1].train.label[:20])
-    assert [len(t.val.label) for t in tasks] == [20, 50] and len(tasks[0].test.label) > 50
-    assert torch.equal(tasks[0].val.label, tasks[1].val.label[:20])
+def test_smaller_limits_are_nested_and_hold_whole_pairs():
+    whole, *tasks = (smoke("retrieval", limit=n) for n in (None, 20, 50))
+    assert [task.limit for task in (whole, *tasks)] == [None, 20, 50]
+    for split in ("train", "val"):
+        texts = [documents(task.splits[split]) for task in tasks]
+        index = data.fixed_order(len(whole.splits[split].label))[:20]
+        assert texts[0] == texts[1][:40] == documents(data.select(whole.splits[split], index, docs=2))
+        assert torch.equal(tasks[0].splits[split].label, whole.splits[split].label[index])
+    assert len(tasks[0].test.label) == len(whole.test.label)
     with pytest.raises(data.DataError, match="more than the 512"):
-        data.load("text", "unused", smoke=True, limit=513)
-    with pytest.raises(data.DataError, match="listops cannot be cut"):
-        data.load("listops", "unused", smoke=True, max_length=100)
-    # Else the model would grow and the data would not.
-    with pytest.raises(data.DataError, match="at most 4096 bytes"):
-        data.load("text", "unused", smoke=True, max_length=5000)
+        smoke("text", limit=513)
+    assert [data.fixed_order(n)[:4].tolist() for n in (10, 25_000, 50_000)] == GOLDEN_ORDERS
 
 
-def test_an_augmentation_that_a_task_does_not_have_is_refused():
-    """It would stand in the record, and ListOps would lose its shuffling."""
-    for name in ("listops", "text", "scifar"):
-        with pytest.raises(data.DataError, match=f"flip is for grey images; {name} has none"):
-            data.require(["image", name], argparse.Namespace(smoke=True, augment="flip", max_length=None))
-    with pytest.raises(data.DataError, match="listops has none"):
-        data.load("listops", "unused", augment="d4", smoke=True)
-    assert len(data.load("pathx", "unused", augment="d4", smoke=True).transforms) == 1
+GOLDEN_ORDERS = [
+    [2, 6, 1, 8],
+    [12542, 12918, 13566, 15968],
+    [37542, 44491, 216, 43688],
+]  # splits of every record depend on them
 
 
-def test_a_reduced_validation_set_holds_whole_pairs():
-    whole, few = (data.load("retrieval", "unused", smoke=True, limit=n) for n in (None, 7))
-    index = data.fixed_order(len(whole.val.label))[:7]
-    want, got = whole.gather("val", index), few.gather("val", torch.arange(7))
-    assert torch.equal(got.tokens, want.tokens) and torch.equal(got.label, want.label)
+@pytest.mark.parametrize(
+    "part, values", [("label", [0, 1, 7]), ("offsets", [0, 3, 2, 6]), ("offsets", [0, 2, 6])]
+)
+def test_splits_that_do_not_fit_together_are_refused(part, values):
+    sound = data.Split(torch.zeros(6, dtype=torch.uint8), torch.tensor([0, 2, 4, 6]), torch.tensor([0, 1, 1]))
+    task = data.Task("mine", 2, 259, 3, 10, sound, sound, sound, source={})
+    with pytest.raises(data.DataError, match="mine, val: labels must be 0 to 1 and offsets"):
+        replace(task, val=sound._replace(**{part: torch.tensor(values)}))
+
+
+# ------------------------------------------------------------------------------------------ order
+
+
+@pytest.mark.parametrize("stride", [2, 16, "random"])
+@pytest.mark.parametrize("name", ["text", "retrieval", "scifar"])
+def test_a_stride_moves_every_document_within_its_own_length(name, stride):
+    options = dict(denoise=name != "scifar", augment="none")
+    plain, task = (smoke(name, stride=s, **options) for s in (1, stride))
+    index, width = torch.arange(9), task.channels
+    pairs = list(zip(plain.evaluation_batches("test"), task.evaluation_batches("test")))
+    pairs.append([next(t.training_batches([index], seeded(), 0)) for t in (plain, task)])
+    for before, after in pairs:
+        assert torch.equal(before.mask, after.mask) and torch.equal(before.label, after.label)
+        for field in ("tokens", "target", "selected"):
+            if getattr(before, field) is None:
+                continue
+            for old, new, mask in zip(getattr(before, field), getattr(after, field), before.mask):
+                L = int(mask.sum()) // width
+                old, new, rest = old[: L * width].view(L, -1), new[: L * width].view(L, -1), new[L * width :]
+                assert not rest.any()
+                if stride == "random":  # a permutation that the length alone decides
+                    moved = old[data.fixed_order(1 << 16)[:L].argsort()]
+                else:  # the definition, position by position
+                    moved, n = old.clone(), L // stride * stride
+                    for i in range(n):
+                        moved[(i % stride) * (n // stride) + i // stride] = old[i]
+                assert torch.equal(new, moved)
+    assert not torch.equal(before.tokens, after.tokens)
+
+
+def test_stride_1_changes_nothing_and_the_side_of_an_image_transposes_it():
+    task = smoke("image", augment="none")
+    batch = task.gather("train", torch.arange(4))
+    assert data.strided(batch, 1) is batch
+    turned = data.strided(batch, 32).tokens.view(-1, 32, 32)
+    assert torch.equal(turned, batch.tokens.view(-1, 32, 32).mT)
 
 
 # ------------------------------------------------------------------------------------------ corrupt
-
-
-def test_denoising_is_refused_where_the_mask_would_be_a_symbol():
-    for name in ("listops", "pathfinder"):
-        with pytest.raises(data.DataError, match="denoising is for the texts"):
-            data.load(name, "unused", denoise=True, smoke=True)
 
 
 def test_corruption_rates_and_places():
@@ -144,63 +190,72 @@ def test_corruption_rates_and_places():
     mask = torch.arange(1000) < torch.arange(64)[:, None] * 15 + 20
     batch = data.corrupt(data.Batch(ids * mask, mask, torch.zeros(64)), seeded(), vocab=259)
     n = int(mask.sum())
-    share = batch.selected.sum() / n
-    assert abs(share - 0.3) < 4 * (0.3 * 0.7 / n) ** 0.5
+    assert abs(batch.selected.sum() / n - 0.3) < 4 * (0.3 * 0.7 / n) ** 0.5
     assert torch.equal(batch.target, ids * mask) and not batch.selected[~mask].any()
     assert torch.equal(batch.tokens[~batch.selected], batch.target[~batch.selected])
     masked = (batch.tokens[batch.selected] == data.MASK).double().mean()
     # Two thirds MASK, and of the random third one id in 259 is MASK as well.
     assert abs(masked - (2 / 3 + 1 / 3 / 259)) < 4 * (2 / 9 / (0.3 * n)) ** 0.5
-    others = batch.tokens[batch.selected & (batch.tokens != data.MASK)]
-    counts = torch.bincount(others, minlength=259).double()
+    counts = torch.bincount(
+        batch.tokens[batch.selected & (batch.tokens != data.MASK)], minlength=259
+    ).double()
     expected = counts.sum() / 258
-    assert counts[data.MASK] == 0 and len(counts) == 259
+    assert counts[data.MASK] == 0 and len(counts) == 259 and counts[:2].all()  # specials included
     chi2 = ((counts - expected) ** 2 / expected).sum() - expected  # the empty bin of MASK
-    assert abs(chi2 - 257) < 5 * (2 * 257) ** 0.5  # uniform over all ids, specials included
+    assert abs(chi2 - 257) < 5 * (2 * 257) ** 0.5
+    for name in ("listops", "pathfinder"):
+        with pytest.raises(data.DataError, match="denoising is for the texts"):
+            smoke(name, denoise=True)
 
 
 # ------------------------------------------------------------------------------------------ pack
 
 
-def small_splits(task_seed=0):
-    draw = np.random.default_rng(task_seed)
-    splits = {}
-    for name in ("train", "val", "test"):
-        tokens, offsets = data.ragged([draw.bytes(n) for n in (3, 0, 200)])
-        splits[name] = tokens, offsets, np.array([1, 0, 1])
-    return splits
+def small_splits():
+    draw = np.random.default_rng(0)
+    parts = {name: data.ragged([draw.bytes(n) for n in (3, 0, 200)]) for name in ("train", "val", "test")}
+    return {name: (*part, np.array([1, 0, 1])) for name, part in parts.items()}
 
 
 def test_pack_and_unpack_are_inverse_and_select_follows(tmp_path):
     splits = small_splits()
+    (tmp_path / "t.part").mkdir()  # of a killed run
     data.pack(tmp_path / "t", "toy", splits, {"from": "test"})
+    assert {f.name for f in tmp_path.iterdir()} == {"t", ".t.lock"}
     found, manifest = data.unpack(tmp_path / "t", "toy")
     for name, arrays in splits.items():
         assert all(np.array_equal(a, b.numpy()) for a, b in zip(arrays, found[name]))
     assert manifest["counts"] == {"train": 3, "val": 3, "test": 3} and manifest["from"] == "test"
     chosen = data.select(found["train"], [2, 0])
     assert chosen.offsets.tolist() == [0, 200, 203] and chosen.label.tolist() == [1, 1]
-    assert bytes(chosen.tokens) == bytes(splits["train"][0][3:203]) + bytes(splits["train"][0][:3])
+    assert documents(chosen) == [documents(found["train"])[i] for i in (2, 0)]
     assert data.unpack(tmp_path / "nothing", "toy") is None
 
 
 @pytest.mark.parametrize("part", ["train_tokens", "val_offsets", "test_label"])
-def test_flipped_bits_and_foreign_folders_are_refused(tmp_path, part):
+def test_damaged_and_foreign_folders_are_refused(tmp_path, part):
     folder = tmp_path / "t"
     data.pack(folder, "toy", small_splits(), {})
-    with pytest.raises(data.DataError, match="holds the data of task 'toy', not 'text'"):
-        data.unpack(folder, "text")
-    file = folder / f"{part}.npy"
+    file, manifest = folder / f"{part}.npy", (folder / "manifest.json").read_text()
     whole = file.read_bytes()
+
+    def refused(words, task="toy"):
+        with pytest.raises(data.DataError, match=f"{words}.*delete it"):
+            data.unpack(folder, task)
+
+    refused("holds the data of task 'toy', not 'text'", "text")
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(data.DataError, match="changed since it was written.*delete"):
-        data.unpack(folder, "toy")
+    refused("changed since it was written")
     file.write_bytes(whole[:-1])
-    with pytest.raises(data.DataError, match="incomplete or unreadable.*delete"):
-        data.unpack(folder, "toy")
+    refused("incomplete or unreadable")
     file.unlink()
-    with pytest.raises(data.DataError, match="incomplete or unreadable.*delete"):
-        data.unpack(folder, "toy")
+    refused("incomplete or unreadable")
+    file.write_bytes(whole)
+    for content in ("[]", "1", "{", '{"task": "toy"}'):
+        (folder / "manifest.json").write_text(content)
+        refused("incomplete or unreadable")
+    (folder / "manifest.json").write_text(manifest.replace('"val": 3', '"val": 4'))
+    refused("its counts differ")
 
 
 def pack_once(folder, barrier):
@@ -208,7 +263,7 @@ def pack_once(folder, barrier):
     data.pack(folder, "toy", small_splits(), {"from": "test"})
 
 
-def test_two_processes_packing_at_once_leave_one_whole_result(tmp_path):
+def test_processes_that_pack_at_once_leave_one_whole_result(tmp_path):
     fork = multiprocessing.get_context("fork")
     barrier = fork.Barrier(4)
     workers = [fork.Process(target=pack_once, args=(tmp_path / "t", barrier)) for _ in range(4)]
@@ -218,7 +273,7 @@ def test_two_processes_packing_at_once_leave_one_whole_result(tmp_path):
         worker.join()
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert data.unpack(tmp_path / "t", "toy") is not None
-    assert [f.name for f in tmp_path.iterdir()] == ["t"]  # no private copies are left
+    assert {f.name for f in tmp_path.iterdir()} == {"t", ".t.lock"}
 
 
 def test_a_half_written_pack_is_not_there(tmp_path, monkeypatch):
@@ -226,120 +281,242 @@ def test_a_half_written_pack_is_not_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(data.DataError, match="No space left on device; free space"):
+    with pytest.raises(data.DataError, match=r"No space left on device\); free space"):
         data.pack(tmp_path / "t", "toy", small_splits(), {})
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(data.DataError, match="choose another --data-dir"):
-        data.pack("/proc/nowhere/t", "toy", small_splits(), {})
+    assert [f.name for f in tmp_path.iterdir()] == [".t.lock"]
 
 
 # ------------------------------------------------------------------------------------------ official layouts
 
 
-def test_imdb_is_read_cut_and_split(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "IMDB_PER_CLASS", 20)
+def imdb(root, monkeypatch):
+    monkeypatch.setitem(data.EXPECTED, "text", {"train": 36, "val": 4, "test": 40})
     for split in ("train", "test"):
-        for sentiment in ("neg", "pos"):
-            folder = tmp_path / "aclImdb" / split / sentiment
+        for sentiment, rating in (("neg", 4), ("pos", 7)):
+            folder = root / "aclImdb" / split / sentiment
             folder.mkdir(parents=True)
             for i in range(20):
                 text = f"{split} {sentiment} {i} é".encode() + b"x" * (5000 if i == 3 else i)
-                (folder / f"{i}_7.txt").write_bytes(text)
+                (folder / f"{i}_{rating}.txt").write_bytes(text)
             (folder / "._0_7.txt").write_bytes(b"what macOS leaves beside a file")
+    return root / "aclImdb"
+
+
+def test_imdb_is_read_cut_and_split(tmp_path, monkeypatch):
+    imdb(tmp_path, monkeypatch)
     task = data.load("text", tmp_path)
-    assert [len(getattr(task, s).label) for s in ("train", "val", "test")] == [36, 4, 40]
-    seen = []
-    for split in ("train", "val", "test"):
-        tokens, offsets, label = getattr(task, split)
-        for document, y in zip(np.split(tokens.numpy(), offsets[1:-1]), label.tolist()):
-            words = bytes(document).split()
-            assert words[0] == (b"test" if split == "test" else b"train")
-            assert y == (words[1] == b"pos") and len(document) <= 4096
-            seen.append(tuple(words[:3]))
-    assert len(set(seen)) == 80  # splits are disjoint
-    (tmp_path / "packed" / "text" / "manifest.json").unlink()
-    (tmp_path / "aclImdb" / "test" / "pos" / "7_7.txt").write_bytes(b"")
-    with pytest.raises(data.DataError, match="pos/7_7.txt is empty"):
-        data.load("text", tmp_path)
-    (tmp_path / "aclImdb" / "test" / "pos" / "7_7.txt").unlink()
-    with pytest.raises(data.DataError, match="pos holds 19 reviews instead of 20"):
-        data.load("text", tmp_path)
+    texts = {name: documents(split) for name, split in task.splits.items()}
+    whole = [f"train {sentiment} {i}".encode() for sentiment in ("neg", "pos") for i in range(20)]
+    order = data.fixed_order(40).tolist()
+    for name, index in (("train", order[:36]), ("val", order[36:])):  # the last tenth is validation
+        assert [b" ".join(text.split()[:3]) for text in texts[name]] == [whole[i] for i in index]
+        assert task.splits[name].label.tolist() == [i // 20 for i in index]
+    assert all(text.startswith(b"test pos") for text in texts["test"][20:])
+    assert task.test.label.tolist() == [0] * 20 + [1] * 20 and max(map(len, texts["test"])) == 4096
 
 
-@pytest.mark.parametrize("content", ["[]", "1", "null", "{", '{"task": "toy"}'])
-def test_a_manifest_of_something_else_is_named(content, tmp_path):
-    data.pack(tmp_path / "t", "toy", small_splits(), {})
-    (tmp_path / "t" / "manifest.json").write_text(content)
-    with pytest.raises(data.DataError, match="is incomplete or unreadable"):
-        data.unpack(tmp_path / "t", "toy")
+def test_a_changed_imdb_is_refused(tmp_path, monkeypatch):
+    folder = imdb(tmp_path, monkeypatch)
+    review = folder / "test" / "pos" / "7_7.txt"
+
+    def refused(words):
+        with pytest.raises(data.DataError, match=f"{words}.*again"):
+            data.load("text", tmp_path)
+
+    review.write_bytes(b"")
+    refused(r"test/pos holds 20 reviews \(20 positive, 1 empty\) instead of 20 pos")
+    review.unlink()
+    refused(r"test/pos holds 19 reviews")
+    shutil.rmtree(folder / "test")
+    shutil.copytree(folder / "train", folder / "test")
+    refused("holds 40 examples for test, 0 of them new, instead of 40")
+    (folder / "test" / "pos").rename(folder / "test" / "aside")
+    (folder / "test" / "neg").rename(folder / "test" / "pos")
+    (folder / "test" / "aside").rename(folder / "test" / "neg")
+    refused(r"test/neg holds 20 reviews \(20 positive")
 
 
-def test_packed_data_are_as_readable_as_the_folder_they_are_in(tmp_path, monkeypatch):
-    """A --data-dir may be shared by several people."""
-    tmp_path.chmod(0o755)
-    data.pack(tmp_path / "t", "toy", small_splits(), {})
-    assert stat.S_IMODE((tmp_path / "t").stat().st_mode) == 0o755
+def listops_release(folder, values, n=30):
+    """The three files; of each split the sums begin with its value."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, value in values.items():
+        rows = [f"( ( ( [MAX {value} ) {i % 10} ) ] )\t{max(value, i % 10)}\n" for i in range(n)]
+        (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + "".join(rows))
 
-    def closed(path):
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    for look in ("exists", "is_dir"):
-        monkeypatch.setattr(Path, look, closed)
-    for name in data.TASKS:
-        with pytest.raises(data.DataError, match="cannot read .*: Permission denied"):
-            data.load(name, tmp_path)
-        with pytest.raises(data.DataError, match="cannot read .*: Permission denied"):
-            data.is_present(name, tmp_path)
+def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_the_generated(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(data.EXPECTED, "listops", dict.fromkeys(("train", "val", "test"), 10))
+    assert data.load("listops", tmp_path).source["from"] == "generated"
+    inner = tmp_path / "lra_release" / "lra_release" / "listops-1000"
+    for values, n, words in (
+        (dict(train=3, val=2, test=1), 9, "9 examples for train, 9 of them new, instead of 10"),
+        (dict(train=3, val=3, test=3), 10, "10 examples for val, 0 of them new"),  # one file three times
+    ):
+        listops_release(inner, values, n)
+        with pytest.raises(data.DataError, match=words):
+            data.load("listops", tmp_path)
+    listops_release(inner, dict(train=3, val=2, test=1), 10)
+    listops_release(tmp_path / "lra_release" / "listops-1000", dict(train=6, val=5, test=4), 10)
+    task = data.load("listops", tmp_path)
+    assert task.source["from"] == "lra_release" and documents(task.train)[0] == bytes([10, 3, 0, 14])
+    own = data.load("listops", tmp_path / "lra_release")  # which holds the same inner folder
+    assert own.source["hash"] == task.source["hash"]
+    shutil.rmtree(tmp_path / "lra_release")  # packed, they are still what is loaded
+    assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]
+
+
+def test_fresh_listops_are_what_the_generator_makes_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "MINI_COUNTS", {"train": 300, "val": 20, "test": 30})
+    load = lambda limit: data.load("listops", tmp_path, mini=True, limit=limit, augment="none")  # noqa: E731
+    few, task, more = load(100), load(None), load(400)
+    assert [len(t.train.label) for t in (few, task, more)] == [100, 300, 400] and more.limit == 400
+    made = documents(data.Split(*map(torch.from_numpy, data.generate_listops(450, 0, False, (20, 96)))))
+    assert documents(task.train) + documents(task.val) + documents(task.test) == made[:350]
+    kept = data.fixed_order(400).tolist()
+    assert documents(more.train) == [(made[:300] + made[350:])[i] for i in kept]
+    assert torch.equal(more.test.tokens, task.test.tokens) and set(task.source["baselines"]) == {
+        "majority",
+        "root rule",
+    }
+
+
+def aan(folder, counts=(20, 6, 4)):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, n in zip(data.AAN_FILES.values(), counts):
+        rows = [f"{i % 2}.0\tP{i}\tQ{i}\tb'{name} {i}'\tb\"it's\\n{i}\"\n" for i in range(n)]
+        (folder / name).write_text("".join(rows))
+
+
+def test_retrieval_is_read_wherever_its_files_are(tmp_path, monkeypatch):
+    monkeypatch.setitem(data.EXPECTED, "retrieval", {"train": 20, "val": 6, "test": 4})
+    with pytest.raises(data.DataError, match="python data.py --task retrieval --fetch .* 8.2 GB"):
+        data.load("retrieval", tmp_path)
+    for place in (".", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data", "retrieval"):
+        aan(tmp_path / place)
+        assert data.find_aan(tmp_path).samefile(tmp_path / place)
+    task = data.load("retrieval", tmp_path, mini=True)
+    # Quotes go, escapes stay as they are, two characters.
+    assert documents(task.val)[2:4] == [b"new_aan_pairs.eval.tsv 1", rb"it's\n1"]
+    assert task.val.label.tolist() == [0, 1] * 3 and task.max_length == 256
+    shutil.rmtree(tmp_path / "packed")
+    aan(tmp_path / "retrieval", (20, 5, 4))
+    with pytest.raises(data.DataError, match="holds 5 examples for val, 5 of them new, instead of 6"):
+        data.load("retrieval", tmp_path)
+
+
+def test_aan_rows_are_cut_and_malformed_ones_named(tmp_path):
+    path, good = tmp_path / "new_aan_pairs.eval.tsv", b"1.0\ta\tb\tb'x'\tb'y'\n"
+    path.write_bytes(b"1.0\ta\tb\tb'" + rb"\n" * 5_000 + b"'\tb'yes'\r\n")
+    tokens, offsets, label = data.read_aan_tsv(path)
+    assert offsets.tolist() == [0, 4096, 4099] and label.tolist() == [1]
+    assert tokens.tobytes() == rb"\n" * 2048 + b"yes"
+    rows = [good + b"\tb'z'", b"1.0\ta\tb\tb'x'", b"label\tid1\tid2\tb'x'\tb'y'", b"", good[:-3]]
+    rows += [
+        b"1.0\ta\tb\t" + texts
+        for texts in (b"x\tb'y'", b"'x'\tb'y'", b"b'x'\tb'y\"", b"b''\tb'y'", b"b'\tb'y'")
+    ]
+    for row in rows:
+        path.write_bytes(good * 3 + row.replace(b"\n", b"") + b"\n" + good)
+        with pytest.raises(data.DataError, match=rf"eval.tsv, line 4: .*delete {path.name} and run"):
+            data.read_aan_tsv(path)
+
+
+def test_an_own_tsv_is_a_task(tmp_path):
+    path = tmp_path / "mine.tsv"
+    rows = [f"{('no', 'yes', 'maybe')[i % 3]}\ttext {i} é" for i in range(50)]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    task = data.load_tsv(path, max_length=7, limit=30, denoise=True, stride=2)
+    assert (task.name, task.classes, task.limit, len(task.train.label)) == ("mine", 3, 30, 30)
+    assert [len(task.splits[s].label) for s in ("val", "test")] == [5, 5]
+    order = data.fixed_order(50).tolist()
+    for name, index in (("val", order[40:45]), ("test", order[45:])):
+        assert documents(task.splits[name]) == [f"text {i} é".encode() for i in index]
+        assert task.splits[name].label.tolist() == [(1, 2, 0)[i % 3] for i in index]  # maybe, no, yes
+    batch = next(task.training_batches(task.plan(8, seeded()), seeded(), 0))
+    assert batch.tokens.shape == (8, 7) and batch.selected.any()
+    for content, words in (("a\tb\nno tab\n", "line 2"), ("a\t\n", "line 1"), ("a\tb\n" * 20, "1 labels")):
+        path.write_text(content)
+        with pytest.raises(data.DataError, match=words):
+            data.load_tsv(path)
+    with pytest.raises(data.DataError, match="cannot read .*other.tsv: No such file"):
+        data.load_tsv(tmp_path / "other.tsv")
+
+
+# ------------------------------------------------------------------------------------------ CIFAR-10
 
 
 @pytest.fixture(scope="module")
 def cifar(tmp_path_factory):
-    """A folder in the exact binary format: per record one label byte, then planes R, G, B."""
-    root = tmp_path_factory.mktemp("cifar")
-    folder = root / "cifar-10-batches-bin"
+    """60,000 images whose label is their number modulo 10; a pixel tells number, colour and place."""
+    folder = tmp_path_factory.mktemp("data") / "cifar-10-batches-bin"
     folder.mkdir()
-    draw = np.random.default_rng(0)
-    for i, name in enumerate(
-        ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
-    ):
-        records = np.zeros((10_000, 3073), np.uint8)
-        records[:, 0] = np.arange(10_000) % 10
-        records[:, 1:17] = draw.integers(0, 256, (10_000, 16))  # the top left of the red plane
-        records[:, 2000] = i
-        records.tofile(folder / f"{name}.bin")
-    return root
+    number = np.arange(60_000)
+    records = np.empty((60_000, 3073), np.uint8)
+    records[:, 0] = number % 10
+    for colour in range(3):
+        plane = records[:, 1 + 1024 * colour : 1025 + 1024 * colour]
+        plane[:] = number[:, None] * (7, 11, 13)[colour] + np.arange(1024) * (1, 3, 5)[colour]
+    for i, name in enumerate([f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]):
+        records[10_000 * i : 10_000 * (i + 1)].tofile(folder / f"{name}.bin")
+    return folder.parent
 
 
-def test_cifar_planes_grey_split_and_warning(cifar, capsys):
-    task = data.load("image", cifar, augment="none")
-    assert "not the official CIFAR-10 pixels" in capsys.readouterr().out
-    assert [len(getattr(task, s).label) for s in ("train", "val", "test")] == [45_000, 5_000, 10_000]
-    raw = np.fromfile(cifar / "cifar-10-batches-bin" / "test_batch.bin", np.uint8).reshape(-1, 3073)[17]
-    rgb = np.stack([raw[1:1025], raw[1025:2049], raw[2049:]], -1).reshape(32, 32, 3)
-    assert np.array_equal(
-        task.test.tokens[17 * 1024 : 18 * 1024].numpy(),
-        np.asarray(Image.fromarray(rgb).convert("L")).reshape(-1),
-    )
+@pytest.fixture(scope="module")
+def images(cifar):
+    return data.load("image", cifar)
+
+
+def test_cifar_is_split_turned_grey_and_kept_in_colour(cifar, images, capsys):
     order = torch.randperm(50_000, generator=seeded(42))
-    assert task.train.label[:9].tolist() == (order[:9] % 10).tolist()
+    number = {"train": order[:45_000], "val": order[45_000:], "test": torch.arange(50_000, 60_000)}
+    pixel = [
+        lambda n, p, c=c: ((n[:, None] * (7, 11, 13)[c] + p * (1, 3, 5)[c]) % 256).numpy() for c in range(3)
+    ]
+    colours = data.load("scifar", cifar)
+    assert colours.max_length == 3072 and colours.channels == 3 and colours.rgb is None
+    assert "not the official CIFAR-10 labels" in capsys.readouterr().out
+    for name, n in number.items():
+        rgb = np.stack([plane(n[:9], torch.arange(1024)) for plane in pixel], -1).astype(np.uint8)
+        assert np.array_equal(colours.splits[name].tokens[: 9 * 3072].view(9, 1024, 3), rgb)
+        grey = np.stack([Image.fromarray(image.reshape(32, 32, 3)).convert("L") for image in rgb])
+        assert np.array_equal(images.splits[name].tokens[: 9 * 1024].view(9, 32, 32), grey)
+        assert torch.equal(images.splits[name].label, n % 10) and len(colours.splits[name].label) == len(n)
+    few, kept = data.limited(images, 40), order[:45_000][data.fixed_order(45_000)[:40]]
+    for task, n in (
+        (images, order[:40]),
+        (few, kept),
+    ):  # colours to augment, grey values, labels: of the same
+        assert torch.equal(task.train.label[:40], n % 10)
+        assert np.array_equal(data.grey(task.rgb[:40]).reshape(-1), task.train.tokens[: 40 * 1024])
 
 
-def test_labels_of_cifar_are_part_of_what_is_known_of_the_data(cifar, tmp_path, monkeypatch, capsys):
+def test_mini_images_are_means_of_four_pixels():
+    pixels = torch.randint(256, (2, 32 * 32 * 3), generator=seeded(), dtype=torch.uint8)
+    quads = pixels.view(2, 16, 2, 16, 2, 3).double().mean((2, 4))
+    assert torch.equal(data.halved(pixels, 3).view(2, 16, 16, 3), (quads + 0.5).floor().byte())
+
+
+def test_labels_of_cifar_are_part_of_what_is_known_of_the_data(cifar, images, tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     shutil.copytree(cifar / folder.name, folder)
     records = np.fromfile(folder / "test_batch.bin", np.uint8).reshape(-1, 3073)
-    official = data.load("image", cifar, augment="none")
-    assert "not the official CIFAR-10 labels" in capsys.readouterr().out
     records[:2, 0] = records[1::-1, 0]  # the first two are of each other's class
     records.tofile(folder / "test_batch.bin")
-    assert data.load("image", tmp_path, augment="none").source["hash"] != official.source["hash"]
+    assert data.load("image", tmp_path).source["hash"] != images.source["hash"]
     labels = np.tile(np.arange(10, dtype=np.uint8), 6000)
     monkeypatch.setattr(data, "CIFAR_LABELS", hashlib.sha256(labels).hexdigest())
-    capsys.readouterr()
     rgb, _ = data.read_cifar(cifar / folder.name)
-    pixels = hashlib.sha256(np.ascontiguousarray(rgb)).hexdigest()
-    assert data.load("image", cifar, augment="none").source["hash"] == pixels
-    assert "labels" not in capsys.readouterr().out
+    source = data.load("image", cifar).source
+    assert source["hash"] == hashlib.sha256(rgb).hexdigest() and source["official"] is False
+    records[0, 0] = records[1, 0]
+    records.tofile(folder / "test_batch.bin")
+    with pytest.raises(data.DataError, match="classes are not of 5,000 and 1,000"):
+        data.load("image", tmp_path)
+    (folder / "data_batch_3.bin").unlink()
+    with pytest.raises(data.DataError, match="data_batch_3.bin: missing or not 30,730,000 bytes"):
+        data.load("image", tmp_path)
 
 
 def test_grey_is_pillows_grey_for_every_colour_of_a_lattice():
@@ -347,62 +524,69 @@ def test_grey_is_pillows_grey_for_every_colour_of_a_lattice():
     assert np.array_equal(data.grey(rgb), np.asarray(Image.fromarray(rgb).convert("L")))
 
 
-def test_damaged_cifar_is_named(cifar, tmp_path):
-    folder = tmp_path / "cifar-10-batches-bin"
-    folder.mkdir()
-    for file in (cifar / "cifar-10-batches-bin").iterdir():
-        (folder / file.name).symlink_to(file)
-    (folder / "data_batch_3.bin").unlink()
-    with pytest.raises(data.DataError, match="data_batch_3.bin is missing or not 30,730,000 bytes"):
-        data.load("image", tmp_path)
-    records = np.fromfile(cifar / "cifar-10-batches-bin" / "data_batch_3.bin", np.uint8)
-    records[0] = 1
-    records.tofile(folder / "data_batch_3.bin")
-    with pytest.raises(data.DataError, match="5000 images of each of ten classes"):
-        data.load("image", tmp_path)
-
-
 # ------------------------------------------------------------------------------------------ augmentation
 
 
-def test_augmentation_depends_on_seed_epoch_and_image_alone(cifar):
-    task = data.load("image", cifar, limit=40)
+def test_augmentation_depends_on_seed_epoch_and_image_alone(images):
+    task = data.limited(images, 40)
     plan = [torch.arange(16), torch.arange(16, 40)]
 
     def pixels(plan, epoch, seed=0):
-        task.seed = seed
-        return torch.cat([b.tokens for b in data.augmented_images(task, plan, epoch)])
+        batches = replace(task, seed=seed).training_batches(plan, seeded(), epoch)
+        return torch.cat([b.tokens for b in batches])
 
     whole = pixels(plan, 0)
     assert torch.equal(whole[16:], pixels(plan[1:], 0))  # an epoch taken up half-way
     assert not torch.equal(whole, pixels(plan, 1)) and not torch.equal(whole, pixels(plan, 0, seed=1))
     before = torch.get_rng_state()
-    images = data.AugmentedImages(task.rgb, 0)
-    view = images[(0, 3)]
+    views = data.AugmentedImages(task.rgb, 0)
+    assert torch.equal(whole[3], views[(0, 3)].long() + 3)
     assert torch.equal(before, torch.get_rng_state())  # dropout's generator is left alone
-    sent = pickle.loads(pickle.dumps(images))  # as to the workers of macOS and Windows
-    assert torch.equal(sent[(0, 3)], view)
+    sent = pickle.loads(pickle.dumps(views))  # as to the workers of macOS and Windows
+    assert torch.equal(sent[(0, 3)], views[(0, 3)])
+    mini = data.AugmentedImages(task.rgb, 0)[(0, 3)]
+    small = replace(task, max_length=256, **{s: data.Split(data.halved(t.view(-1, 1024)).view(-1), o // 4, y)
+                                             for s, (t, o, y) in task.splits.items()})  # fmt: skip
+    batch = next(small.training_batches(plan, seeded(), 0))
+    assert torch.equal(batch.tokens[3], data.halved(mini).long() + 3)
 
 
-def test_colour_operations_fire_as_often_as_the_table_says(monkeypatch):
+def test_paper_augmentation_has_the_papers_order_ranges_and_rates(monkeypatch):
+    import torchvision.transforms as T
     import torchvision.transforms.functional as TF
 
-    fired = Counter()
-    table = dict(
-        invert=0.008, adjust_contrast=0.032, adjust_sharpness=0.112, autocontrast=0.200, equalize=0.188
-    )
-    table |= dict(posterize=0.012, adjust_saturation=0.116, adjust_brightness=0.092, solarize=0.076)
+    flip, auto, colours, affine, grey = data.paper_augmentation().transforms
+    assert isinstance(flip, T.RandomHorizontalFlip) and flip.p == 0.5
+    assert isinstance(auto, T.AutoAugment) and auto.policy == T.AutoAugmentPolicy.CIFAR10
+    assert isinstance(affine, T.RandomAffine) and isinstance(grey, T.Grayscale)
+    assert (affine.degrees, affine.shear) == ([-10, 10], [-10, 10])
+    assert (affine.translate, affine.scale) == ((0.1, 0.1), (0.9, 1.1))
+    assert affine.interpolation == T.InterpolationMode.BILINEAR and grey.num_output_channels == 1
+    table = {  # probability, and the range of the magnitude
+        "invert": (0.008,), "adjust_contrast": (0.032, 1.0, 1.9), "adjust_sharpness": (0.112, 1.0, 1.9),
+        "autocontrast": (0.200,), "equalize": (0.188,), "posterize": (0.012, 0, 6),
+        "adjust_saturation": (0.116, 1.0, 1.9), "adjust_brightness": (0.092, 1.0, 1.9),
+        "solarize": (0.076, 0, 256),
+    }  # fmt: skip
+    fired = {name: [] for name in table}
     for name in table:
-        monkeypatch.setattr(
-            data if name == "posterize" else TF, name, lambda x, *args, name=name: fired.update([name]) or x
-        )
+        where = data if name == "posterize" else TF
+        monkeypatch.setattr(where, name, lambda x, *value, name=name: fired[name].append(value) or [*x, name])
     colours = data.paper_augmentation().transforms[2]
     torch.manual_seed(0)
-    n = 4000
+    n, orders = 6000, []
     for _ in range(n):
-        colours(None)
-    for name, probability in table.items():
-        assert abs(fired[name] / n - probability) < 4 * (probability * (1 - probability) / n) ** 0.5, name
+        orders.append([[*table].index(name) for name in colours([])])
+    assert all(order == sorted(order) for order in orders)
+    for name, (probability, *ends) in table.items():
+        share, values = len(fired[name]) / n, [value[0] for value in fired[name] if ends]
+        assert abs(share - probability) < 4 * (probability * (1 - probability) / n) ** 0.5, name
+        if ends:
+            low, high, width = *ends, ends[1] - ends[0]
+            assert low <= min(values) <= low + 0.03 * width and high - 0.03 * width <= max(values) <= high, (
+                name
+            )
+    assert {value for (value,) in fired["posterize"]} == set(range(7))
 
 
 def test_posterize_keeps_the_upper_bits_down_to_none_at_all():
@@ -413,98 +597,43 @@ def test_posterize_keeps_the_upper_bits_down_to_none_at_all():
 
 
 def test_the_eight_poses_are_equally_likely_and_flips_keep_rows():
-    image = torch.arange(9).repeat(8000, 1)
+    image, square = torch.arange(9).repeat(8000, 1), torch.arange(9).view(3, 3)
     batch = data.Batch(image, torch.ones_like(image, dtype=torch.bool), None)
-    square = torch.arange(9).view(3, 3)
     poses = {tuple(torch.rot90(p, k).flatten().tolist()) for p in (square, square.T) for k in range(4)}
-    counts = Counter(map(tuple, data.dihedral_images(batch, seeded()).tokens.tolist()))
-    assert set(counts) == poses and all(abs(c - 1000) < 5 * 30 for c in counts.values())
-    counts = Counter(map(tuple, data.flip_images(batch, seeded()).tokens.tolist()))
-    assert (
-        set(counts) == {tuple(range(9)), (2, 1, 0, 5, 4, 3, 8, 7, 6)}
-        and abs(min(counts.values()) - 4000) < 200
-    )
-
-
-def test_colours_grey_values_and_labels_are_of_the_same_images(cifar):
-    order = torch.randperm(50_000, generator=seeded(42))
-    whole = data.load("image", cifar)
-    few, kept = data.limited(whole, 40), order[:45_000][data.fixed_order(45_000)[:40]]
-    for task, numbers in ((whole, order[:45_000]), (few, kept)):
-        assert torch.equal(task.train.label, numbers % 10)
-        grey = data.grey(task.rgb[:40]).reshape(-1)
-        assert np.array_equal(grey, task.train.tokens[: len(grey)].numpy())
-    assert torch.equal(whole.val.label, order[45_000:] % 10)  # none of them is trained on
-    colours = exp_spt.colour_images(cifar, 40, None, smoke=False)
-    for split in ("train", "val", "test"):
-        grey = data.grey(colours.splits[split].tokens.view(-1, 3)[: 40 * 1024].numpy())
-        assert np.array_equal(grey, few.splits[split].tokens[: len(grey)].numpy())
-
-
-def test_flips_mirror_and_d4_turns_what_is_trained_on():
-    def images(augment):
-        task = data.load("pathfinder", "unused", augment=augment, smoke=True)
-        seen = next(task.training_batches([torch.arange(64)], seeded(), 0)).tokens.view(-1, 32, 32)
-        return task.gather("train", torch.arange(64)).tokens.view(-1, 32, 32), seen
-
-    clean, flipped = images("flip")
-    same, mirrored = ((flipped == x).all((1, 2)) for x in (clean, clean.flip(2)))
-    assert (same | mirrored).all() and 16 < mirrored.sum() < 48
-    clean, turned = images("d4")
-    assert 0 < (turned == clean.mT).all((1, 2)).sum() < 32
-
-
-# ------------------------------------------------------------------------------------------ pathfinder
-
-
-def test_three_sets_train_on_all_and_test_on_hard_alone():
-    sets = {
-        level: (np.full((100, 4), i, np.uint8), np.arange(100) % 2)
-        for i, level in enumerate(("easy", "intermediate", "hard"))
-    }
-    for images, _ in sets.values():
-        images[:, 1] = np.arange(100)
-    splits = data.pathfinder_splits(sets)
-    rows = {name: split.tokens.view(-1, 4).numpy() for name, split in splits.items()}
-    assert {name: len(split.label) for name, split in splits.items()} == {"train": 240, "val": 10, "test": 10}
-    assert Counter(rows["train"][:, 0].tolist()) == {0: 80, 1: 80, 2: 80}
-    assert set(rows["val"][:, 0]) | set(rows["test"][:, 0]) == {2}
-    hard = [int(r[1]) for name in rows for r in rows[name] if r[0] == 2]
-    assert sorted(hard) == list(range(100))  # disjoint splits
-    assert all(split.label[i] == rows[name][i, 1] % 2 for name, split in splits.items() for i in range(10))
+    flips = {tuple(p.flatten().tolist()) for p in (square, square.flip(1))}
+    for transform, expected in ((data.dihedral_images, poses), (data.flip_images, flips)):
+        counts = Counter(map(tuple, transform(batch, seeded()).tokens.tolist()))
+        n = 8000 / len(expected)
+        assert set(counts) == expected and all(abs(c - n) < 5 * n**0.5 for c in counts.values())
 
 
 # ------------------------------------------------------------------------------------------ recipes
 
 
-def flags(root, smoke):
-    return SimpleNamespace(data_dir=root, limit=None, max_length=None, smoke=smoke)
+def test_three_sets_train_on_all_and_test_on_hard_alone():
+    sets = {
+        level: (np.stack([np.full(100, i), np.arange(100)], 1).astype(np.uint8), np.arange(100) % 2)
+        for i, level in enumerate(("easy", "intermediate", "hard"))
+    }
+    splits = data.pathfinder_splits(sets)
+    rows = {name: split.tokens.view(-1, 2).numpy() for name, split in splits.items()}
+    assert {name: len(split.label) for name, split in splits.items()} == {"train": 240, "val": 10, "test": 10}
+    assert Counter(rows["train"][:, 0].tolist()) == {0: 80, 1: 80, 2: 80}
+    assert set(rows["val"][:, 0]) | set(rows["test"][:, 0]) == {2}
+    hard = [int(r[1]) for name in rows for r in rows[name] if r[0] == 2]
+    assert sorted(hard) == list(range(100))  # disjoint splits
+    assert all((split.label.numpy() == rows[name][:, 1] % 2).all() for name, split in splits.items())
 
 
-def test_pathfinder_with_techniques_trains_on_three_sets_and_watches_the_hard_one(tmp_path, monkeypatch):
-    whole = data.pathfinder.generate_set
-    few = dict(n=50, workers=1, progress=False)
-    monkeypatch.setattr(data.pathfinder, "generate_set", lambda *where: whole(*where, **few))
-    recipes = [data.technique_rows("pathfinder", techniques) for techniques in ("yes", "no")]
-    three, hard = (data.load_recipe("pathfinder", flags(tmp_path, False), hp, 0) for hp in recipes)
-    assert [len(task.train.label) for task in (three, hard)] == [120, 40]
-    images = [{bytes(row) for row in task.train.tokens.view(-1, 1024).numpy()} for task in (three, hard)]
-    assert images[1] < images[0]
-    for split in ("val", "test"):
-        assert torch.equal(getattr(three, split).tokens, getattr(hard, split).tokens)
-        assert len(getattr(hard, split).label) == 5
-    file = tmp_path / "pathfinder32-hard" / "label.npy"
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1  # one label
-    file.write_bytes(content)
-    with pytest.raises(data.DataError, match="pathfinder32-hard is damaged"):
-        data.load_recipe("pathfinder", flags(tmp_path, False), recipes[1], 0)
+def flags(**given):
+    common = dict(data_dir=Path("unused"), limit=None, max_length=None, smoke=True, mini=False, augment=None)
+    return argparse.Namespace(**common | given)
 
 
 @pytest.mark.parametrize("name", ("text", "retrieval", "listops"))
 def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name):
     for techniques in ("yes", "no"):
-        task = data.load_recipe(name, flags("unused", True), data.technique_rows(name, techniques), 0)
+        task = data.load_recipe(name, flags(), data.technique_rows(name, techniques), 0)
         seen = next(task.training_batches([torch.arange(8)], seeded(), 0))
         clean = task.gather("train", torch.arange(8))
         assert torch.equal(seen.tokens, clean.tokens) == (techniques == "no")
@@ -512,94 +641,108 @@ def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name
         assert next(task.evaluation_batches("test")).target is None
 
 
+def test_pathfinder_is_trained_on_the_sets_that_its_recipe_names(monkeypatch):
+    asked = []
+    monkeypatch.setattr(data, "load_pathfinder", lambda *args: asked.append(args[1:]) or smoke("pathfinder"))
+    for techniques in ("yes", "no"):
+        data.load_recipe("pathfinder", flags(smoke=False), data.technique_rows("pathfinder", techniques), 0)
+    assert asked == [("pathfinder", "all"), ("pathfinder", "hard")]
+
+
+@pytest.mark.parametrize("name, given, words", [
+    ("text", dict(augment="paper"), "changes nothing of text .it has none"),
+    ("text", dict(augment="none"), "changes nothing of text"),
+    ("listops", dict(augment="flip"), "listops .it has paper, none"),  # it would not be shuffled
+    ("pathfinder", dict(augment="none"), "it has flip, d4"),
+    ("scifar", dict(augment="flip"), "it has none"),
+    ("listops", dict(max_length=100), "listops cannot be cut"),
+    ("text", dict(max_length=5000), "at most 4096 bytes"),  # the model would grow and the data would not
+])  # fmt: skip
+def test_flags_that_a_task_cannot_follow_are_refused_at_once(name, given, words):
+    with pytest.raises(data.DataError, match=words):
+        data.require(["text", name] if "max_length" in given else ["image", name], flags(**given))
+    if given.get("augment") not in ("paper", "none"):
+        with pytest.raises(data.DataError, match=words):
+            smoke(name, **given)
+
+
 # ------------------------------------------------------------------------------------------ command line
 
 
+def main(*argv):
+    """The exit code of data.py."""
+    try:
+        data.main([*map(str, argv)])
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
 def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data, "LISTOPS_COUNTS", {"train": 300, "val": 40, "test": 40})
-    data.main(["--task", "listops", "--data-dir", str(tmp_path), "--prepare"])
-    data.main(["--task", "listops", "retrieval", "--data-dir", str(tmp_path), "--check"])
+    monkeypatch.setitem(data.EXPECTED, "listops", {"train": 300, "val": 40, "test": 40})
+    where = ("--data-dir", tmp_path)
+    assert main("--task", "retrieval", "listops", *where, "--prepare") == 2
+    shown = capsys.readouterr()  # one that cannot be had does not keep the others from their turn
+    assert shown.err.startswith("error: Retrieval needs") and "listops: {'train': 300" in shown.out
+    assert main("--task", "listops", "retrieval", *where, "--check") == 0
     out = capsys.readouterr().out
     assert "300 / 40 / 40" in out and "root rule" in out and "retrieval is not ready in" in out
-    data.main(["--task", "listops", "--data-dir", str(tmp_path), "--show"])
+    assert main("--task", "listops", *where, "--check", "--mini") == 0
+    assert "listops is not ready" in capsys.readouterr().out
+    assert main("--task", "listops", *where, "--show") == 0
     assert Image.open(tmp_path / "listops.png").width > 500
-    with pytest.raises(SystemExit) as stop:
-        data.main(["--task", "retrieval", "--data-dir", str(tmp_path), "--prepare"])
-    assert stop.value.code == 2 and "8.2 GB" in capsys.readouterr().err
+    assert main("--task", "listops", *where, "--fetch") == 0 and "nothing to fetch" in capsys.readouterr().out
+    assert main("--task", "listops", *where, "--fetch", "--url", "http://x") == 2
     manifest = tmp_path / "packed" / "listops" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"task": "text"}))
-    with pytest.raises(SystemExit) as stop:
-        data.main(["--task", "listops", "--data-dir", str(tmp_path), "--prepare"])
-    assert stop.value.code == 2 and "holds the data of task 'text'" in capsys.readouterr().err
+    assert main("--task", "listops", *where, "--prepare") == 2
+    assert "holds the data of task 'text'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "whole, begun, levels",
-    [(["packed/pathfinder-all"], [], "all")]
-    + [(["pathfinder32-hard"], ["pathfinder32-easy", "pathfinder32-intermediate"], "hard")]
-    + [([f"pathfinder32-{level}" for level in data.pathfinder.FOLDERS], [], "all")],
-)
-def test_a_check_only_looks_at_what_is_there(whole, begun, levels, tmp_path, monkeypatch):
+def test_retrieval_is_fetched_only_where_it_is_missing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(data.EXPECTED, "retrieval", {"train": 20, "val": 6, "test": 4})
+    asked = []
+    monkeypatch.setattr(
+        data, "fetch_archive", lambda root, *rest: asked.append(rest) or aan(root / "retrieval")
+    )
+    for url in (["--url", "http://mirror/lra"], []):
+        assert main("--task", "retrieval", "--fetch", "--data-dir", tmp_path, *url) == 0
+        assert "retrieval: {'train': 20" in capsys.readouterr().out
+    assert asked == [(data.ARCHIVES["retrieval"], "http://mirror/lra")]
+
+
+@pytest.mark.parametrize("levels", ["hard", "all"])
+@pytest.mark.parametrize("place", ["packed/pathfinder-", "pathfinder32-"])
+def test_a_check_only_looks_at_what_is_there(place, levels, tmp_path, monkeypatch):
     """It never asks for a set that would then be packed or generated, for an hour."""
-    for folder in (*whole, *begun):
-        (tmp_path / folder).mkdir(parents=True)
-    for folder in whole:
-        (tmp_path / folder / "manifest.json").touch()
-    seen, task = [], data.load("pathfinder", "unused", smoke=True)
+    for level in data.pathfinder.FOLDERS:
+        (tmp_path / f"{place}{level}").mkdir(parents=True)
+        if level == "hard" or levels == "all":
+            (tmp_path / f"{place}{level}" / "manifest.json").touch()
+    seen, task = [], smoke("pathfinder")
     monkeypatch.setattr(data, "load", lambda *args, **options: seen.append(options["levels"]) or task)
     assert data.is_present("pathfinder", tmp_path)
     assert data.check("pathfinder", tmp_path)["symbols"] and seen == [levels]
 
 
-def test_nothing_heavy_is_imported_before_it_is_needed():
-    code = "import sys, data; sys.exit(any(m in sys.modules for m in ('torchvision', 'matplotlib')))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-def test_official_listops_is_read_from_the_inner_folder_and_not_passed_over_for_the_generated(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(data, "LISTOPS_COUNTS", {"train": 300, "val": 40, "test": 40})
-    assert data.load("listops", tmp_path).source["from"] == "generated"
-    for release, value in (("lra_release", 3), ("lra_release/lra_release", 7)):
-        folder = tmp_path / release / "listops-1000"
-        folder.mkdir(parents=True)
-        for split in data.LISTOPS_COUNTS:
-            row = f"( ( ( [MAX 1 ) {value} ) ] )\t{value}\n"
-            (folder / f"basic_{split}.tsv").write_text("Source\tTarget\n" + row)
-    task = data.load("listops", tmp_path)
-    assert task.source["from"] == "lra_release" and task.train.label.tolist() == [7]
-    own = data.load("listops", tmp_path / "lra_release")  # which holds the same inner folder
-    assert own.source["hash"] == task.source["hash"]
-    shutil.rmtree(tmp_path / "lra_release")  # packed, they are still what is loaded
-    assert data.load("listops", tmp_path).source["hash"] == task.source["hash"]
-
-
-def test_nothing_is_fetched_for_what_is_packed(tmp_path, monkeypatch, capsys):
-    splits = {s: (*data.ragged([b"a", b"b"]), [1]) for s in ("train", "val", "test")}
-    data.pack(tmp_path / "packed" / "retrieval", "retrieval", splits, {"from": "test"})
-    monkeypatch.setattr(data, "Remote", None)
-    data.main(["--task", "retrieval", "--fetch", "--data-dir", str(tmp_path)])
-    assert "retrieval: {" in capsys.readouterr().out
-
-
-def test_a_task_that_cannot_be_had_does_not_keep_the_others_from_their_turn(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(data, "LISTOPS_COUNTS", {"train": 30, "val": 4, "test": 4})
-    monkeypatch.setattr(data, "TASKS", {name: data.TASKS[name] for name in ("retrieval", "listops")})
-    with pytest.raises(SystemExit) as stop:
-        data.main(["--prepare", "--data-dir", str(tmp_path)])
-    shown = capsys.readouterr()
-    assert (
-        stop.value.code == 2 and shown.err.startswith("error: Retrieval needs") and "listops: {" in shown.out
-    )
-    data.main(["--fetch", "--task", "listops", "--data-dir", str(tmp_path)])
-    assert "nothing to fetch" in capsys.readouterr().out
-
-
 def test_check_counts_what_stands_in_two_splits(tmp_path):
-    splits = {
-        s: (*data.ragged(texts), [0, 1])
-        for s, texts in (("train", [b"a", b"b"]), ("val", [b"c", b"b"]), ("test", [b"a", b"c"]))
-    }
+    texts = dict(train=[b"a", b"b"], val=[b"c", b"b"], test=[b"a", b"c"])
+    splits = {split: (*data.ragged(two), [0, 1]) for split, two in texts.items()}
     data.pack(tmp_path / "packed" / "text", "text", splits, {"from": "test"})
     assert data.check("text", tmp_path)["already in an earlier split"] == "1 of val, 2 of test"
+
+
+def test_nobody_reads_on_and_nothing_heavy_is_imported_before_it_is_needed():
+    code = """if 1:
+        import os, sys, data
+        read, write = os.pipe()
+        os.close(read)
+        os.dup2(write, 1)  # what | head leaves
+        try:
+            data.main(["--check", "--data-dir", "nowhere"])
+        except SystemExit as stop:
+            heavy = [m for m in ("torchvision", "matplotlib") if m in sys.modules]
+            sys.exit(f"{stop.code} {heavy}")
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.stderr == "141 []\n"
