@@ -34,6 +34,7 @@ Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Are
 """
 
 import argparse
+import contextlib
 import json
 import math
 from dataclasses import replace
@@ -57,6 +58,7 @@ from records import markdown, summary
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
 TASKS = ("listops", "text", "retrieval", "image", "pathfinder", "pathx", "pathx256", "scifar")
 MEAN6 = TASKS[:6]  # what the paper averages over
+TASKS4 = ("listops", "text", "image", "pathx")  # of Table 7
 
 # Sizes and regularisation: the authors' configurations, wd for both halves. The Tay-size Transformer ...
 TRANSFORMER = dict(
@@ -66,28 +68,21 @@ TRANSFORMER = dict(
     d_ff            = (    2048,  2048,      512,   128,      128,   128,   None,   None),
     window          = (    None,  None,     None,  None,     None,  4096,   None,   None),
     pooling         = (  "mean", "mean",  "mean", "max",   "mean", "max",   None,   None),
-    head            = ("linear", "mlp", "linear", "mlp", "linear", "linear", None,  None),
-    weight_decay    = (     0.0,   0.1,      0.0,   0.0,      0.0,   0.0,   None,   None),
-    warmup          = (    2000,  2000,     5000,  2000,     5000,  5000,   None,   None),
-    epochs          = (     100,    65,       32,   200,      200,   200,   None,   None),
-    warmup_pretrain = (    2000,  5000,     2000,  2500,     2500,  5000,   None,   None),
-    epochs_pretrain = (     100,    32,       32,    50,       50,   200,   None,   None),
-)
-# ... and the larger rotary one. Its sizes are not transcribed; Image and sCIFAR share theirs, the rest is
-# our reading: the Tay size where that is large, else Image's; Path-X's from comments in their files.
-ROTARY = dict(
-    depth           = (       6,     6,        6,     6,        6,     5,   None,      6),
-    d_model         = (     512,   512,      256,   256,      256,   128,   None,    256),
-    heads           = (       8,     8,        4,     4,        4,     4,   None,      4),
-    d_ff            = (    2048,  2048,      512,   512,      512,   512,   None,    512),
-    window          = (    None,  None,     None,  None,     None,  4096,   None,   None),
-    pooling         = (  "mean", "mean",  "mean", "mean",  "mean", "max",   None, "mean"),
     head            = ("linear", "mlp", "linear", "mlp", "linear", "linear", None, "mlp"),
     weight_decay    = (     0.0,   0.1,      0.0,   0.0,      0.0,   0.0,   None,   0.05),
     warmup          = (    2000,  2000,     5000,  2000,     5000,  5000,   None,   2000),
     epochs          = (     100,    65,       32,   200,      200,   200,   None,    200),
     warmup_pretrain = (    2000,  5000,     2000,  2500,     2500,  5000,   None,   2000),
     epochs_pretrain = (     100,    32,       32,    50,       50,   200,   None,    200),
+)
+# ... and the larger rotary one. Its sizes are not transcribed; Image and sCIFAR share theirs, the rest is
+# our reading: the Tay size where that is large, else Image's; Path-X's from comments in their files.
+ROTARY = TRANSFORMER | dict(
+    depth           = (       6,     6,        6,     6,        6,     5,   None,      6),
+    d_model         = (     512,   512,      256,   256,      256,   128,   None,    256),
+    heads           = (       8,     8,        4,     4,        4,     4,   None,      4),
+    d_ff            = (    2048,  2048,      512,   512,      512,   512,   None,    512),
+    pooling         = (  "mean", "mean",  "mean", "mean",  "mean", "max",   None, "mean"),
 )
 S4 = dict(
     depth           = (       8,     6,        6,     6,        6,     6,      6,      6),
@@ -282,6 +277,7 @@ def spt(args, task, cell, first, hp, budgets, seed):
     run, weights = partial(records.train, args, script=__file__), None
     folder = first and args.out / records.run_name(before)
     if first and not pretrained(args, folder):
+        print(f"\npretraining: train and val are the {score(task, cell)}")
         run(
             identity=before,
             task=without_labels(corrupted(task, cell.objective)),
@@ -315,16 +311,11 @@ def transfer(model, weights):
     if inputs in body and body[inputs].shape[1] == model.input_linear.in_features + 1:
         body[inputs] = body[inputs][:, :-1]
     try:
-        missing, strange = model.load_state_dict(body, strict=False)
-    except RuntimeError as error:  # a shape
-        raise UserError(
-            f"the pretrained weights do not fit ({error}); pretrain again with --fresh"
-        ) from error
-    wrong = [*strange, *(name for name in missing if not name.startswith(heads))]
-    if wrong:
-        raise UserError(
-            f"the pretrained weights do not fit in {', '.join(wrong)}; pretrain again with --fresh"
-        )
+        missing, strange = model.load_state_dict(body, strict=False)  # raises RuntimeError for a shape
+        if wrong := strange + [name for name in missing if not name.startswith(heads)]:
+            raise RuntimeError(", ".join(wrong))
+    except RuntimeError as error:
+        raise UserError(f"the pretrained weights do not fit ({error}); pretrain again: --fresh") from error
     return model
 
 
@@ -525,31 +516,21 @@ def arguments(task, cell, hp, pretraining):
     outputs = task.vocab
     if pixels:
         outputs = channels if restores_values(task, cell) else 256
+    position = dict(transformer="sinusoidal", rotary="rotary-heads").get(cell.model, "none")
+    final_norm = norm if hp.get("prenorm", True) and cell.model != "gmlp" else None
+    told_masks = cell.objective == ("masked" if pretraining else "multitask")
     found = dict(
-        block=cell.model,
-        depth=hp["depth"],
-        d_model=hp["d_model"],
-        vocab=max(task.vocab, mask_id(task) + 1),
-        classes=task.classes,
-        docs=task.docs,
-        denoise=pretraining or cell.objective == "multitask",
-        denoise_outputs=outputs,
-        pooling=hp["pooling"],
-        input="pixels" if pixels else "tokens",
-        input_channels=channels + (cell.objective == ("masked" if pretraining else "multitask")),
-        position=dict(transformer="sinusoidal", rotary="rotary-heads").get(cell.model, "none"),
-        final_norm=norm if hp.get("prenorm", True) and cell.model != "gmlp" else None,
-        head=hp.get("head", "linear"),
-        pair="[u,v,u-v,u*v]",
-        causal=cell.objective == "causal",
-        max_length=task.max_length // channels,
-    )
+        block=cell.model, depth=hp["depth"], d_model=hp["d_model"], vocab=max(task.vocab, mask_id(task) + 1),
+        classes=task.classes, docs=task.docs, max_length=task.max_length // channels,
+        denoise=pretraining or cell.objective == "multitask", denoise_outputs=outputs,
+        input="pixels" if pixels else "tokens", input_channels=channels + told_masks, position=position,
+        final_norm=final_norm, causal=cell.objective == "causal",
+        pooling=hp["pooling"], head=hp.get("head", "linear"), pair="[u,v,u-v,u*v]",
+    )  # fmt: skip
     found |= {row: hp[row] for row in BLOCK_ARGS[cell.model]}
     if cell.model in ("transformer", "rotary"):
         found |= {"block": "transformer", "activation": "gelu"}
-    if cell.model == "s4":
-        found |= {"tie_dropout": True, "drop_convolution": False}
-    return found
+    return found | ({"tie_dropout": True} if cell.model == "s4" else {})
 
 
 def build(task, cell, hp, pretraining):
@@ -821,7 +802,7 @@ TABLE2 = {  # (model, objective): six tasks, mean, PathX-256. PathX of rotary + 
     ("s4", "none"):       (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
     ("s4", "masked"):     ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
 }
-LITERATURE1 = {  # further rows of Table 1
+LITERATURE = {  # further rows of Tables 1 and 2
     "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE),
     "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71, CHANCE),
     "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34, CHANCE),
@@ -829,80 +810,62 @@ LITERATURE1 = {  # further rows of Table 1
     "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE),
     "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE),
     "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE),
+    "MEGA (original)":    (63.14, 90.43, 91.25, 90.44, 96.01,  97.98, 88.21),
 }
-LITERATURE2 = {"MEGA (original)": (63.14, 90.43, 91.25, 90.44, 96.01, 97.98, 88.21)}
-TASKS4 = ("listops", "text", "image", "pathx")
-TABLE7 = {  # (model, initialisation, objective): mean over TASKS4; from the text and Figure 2
-    ("s4", "random", "masked"):      None, ("s4", "random", "none"):      None,
-    ("s4", "structured", "masked"):  84.5, ("s4", "structured", "none"):  82.8,
-    ("dlr", "random", "masked"):     None, ("dlr", "random", "none"):     None,
-    ("dlr", "structured", "masked"): 83.4, ("dlr", "structured", "none"): None,
+TABLE7 = {  # (model, initialisation): mean over TASKS4 from scratch, after SPT; from the text and Figure 2
+    ("s4", "structured"):  (82.8, 84.5), ("s4", "random"):  (None, None),
+    ("dlr", "structured"): (None, 83.4), ("dlr", "random"): (None, None),
 }
 SCIFAR = {("rotary", "none"): 79.0, ("rotary", "masked"): 90.3, ("s4", "none"): 91.8, ("s4", "masked"): None}
 
-# What the paper says, as signed sums of test accuracies in points: (words, [(sign, task, label)], from, to).
+
+def lead(tasks, first, second):
+    """Terms of a claim: by how much one cell is ahead of another, summed over tasks."""
+    return [(sign, task, words) for task in tasks for sign, words in ((1, first), (-1, second))]
+
+
+# What the paper says, in points: (words, terms of a signed sum, from, to); cells in the words of `label`.
 CLAIMS = [  # in the mini tier
-    ("B1 Text: SPT closes the gap between S4 and Transformer by",
-     [(1, "text", "s4 none"), (-1, "text", "transformer none"),
-      (-1, "text", "s4 masked"), (1, "text", "transformer masked")], 2, None),
-    ("B1 Image: the same",
-     [(1, "image", "s4 none"), (-1, "image", "transformer none"),
-      (-1, "image", "s4 masked"), (1, "image", "transformer masked")], 2, None),
-    ("B2 S4: SPT narrows structured - random by",
-     [(1, "image", "s4 none"), (-1, "image", "s4 none random"),
-      (-1, "image", "s4 masked"), (1, "image", "s4 masked random")], 2, None),
-    ("B2 DLR: the same",
-     [(1, "image", "dlr none"), (-1, "image", "dlr none random"),
-      (-1, "image", "dlr masked"), (1, "image", "dlr masked random")], 2, None),
-    ("B3 S4: gain of SPT at 1 % of the data - at all",
-     [(1, "image", "s4 masked 1%"), (-1, "image", "s4 none 1%"),
-      (-1, "image", "s4 masked"), (1, "image", "s4 none")], 1, None),
-    ("A1 Text: multitask - SPT, equal steps",
-     [(1, "text", "transformer multitask"), (-1, "text", "transformer masked")], -2, 2),
-    ("A1 Text: multitask - SPT, equal epochs with labels",
-     [(1, "text", "transformer multitask; 5 of 10 epochs"), (-1, "text", "transformer masked")], -2, 2),
+    ("B1 Text: SPT closes the gap by", lead(["text"], "s4 none", "transformer none")
+     + lead(["text"], "transformer masked", "s4 masked"), 2, None),
+    ("B1 Image: the same", lead(["image"], "s4 none", "transformer none")
+     + lead(["image"], "transformer masked", "s4 masked"), 2, None),
+    ("B2 S4: SPT makes up for the start by", lead(["image"], "s4 none", "s4 none random")
+     + lead(["image"], "s4 masked random", "s4 masked"), 2, None),
+    ("B2 DLR: the same", lead(["image"], "dlr none", "dlr none random")
+     + lead(["image"], "dlr masked random", "dlr masked"), 2, None),
+    ("B3 S4: SPT gains more with 1 % by", lead(["image"], "s4 masked 1%", "s4 none 1%")
+     + lead(["image"], "s4 none", "s4 masked"), 1, None),
+    ("A1: multitask - SPT, equal steps",
+     lead(["text"], "transformer multitask", "transformer masked"), -2, 2),
+    ("A1: the same, equal epochs of labels",
+     lead(["text"], "transformer multitask; 5 of 10 epochs", "transformer masked"), -2, 2),
 ]
-FULL_CLAIMS = [  # at the full budget; "training": accuracy on the training set, "training 5": after 5 epochs
-    ("Path-X-256: SPT gains S4 (paper: 19.3)",
-     [(1, "pathx256", "s4 masked"), (-1, "pathx256", "s4 none")], 10, None),
-    ("LRA, sum of six: rotary + SPT - S4 (0.7)",
-     [(s, name, label) for name in MEAN6 for s, label in ((1, "rotary masked"), (-1, "s4 none"))], -6, 6),
-    ("SSMs barely benefit, sum of six: SPT gains S4 (4.0)",
-     [(s, name, label) for name in MEAN6 for s, label in ((1, "s4 masked"), (-1, "s4 none"))], -6, 12),
-    *[(f"compute-tied, {words}: 40 % SPT - none (about 0 or more)",
-       [(1, name, f"{model} masked 40% SPT{ce}"), (-1, name, f"{model} none 0% SPT")], -1, None)
-      for name, ce in (("text", ""), ("image", " ce")) for model, words in
-      (("transformer", f"Transformer on {name}"), ("s4", f"S4 on {name}"))],
-    ("Path-X, equal time, training: SPT - none (78 - 52)",
-     [(1, "pathx", "transformer masked 50% SPT, training"),
-      (-1, "pathx", "transformer none 0% SPT, training")], 10, None),
-    *[(f"fine-tuning is faster, {name}: training accuracy after 5 epochs",
-       [(1, name, f"transformer masked 40% SPT{ce}, training 5"),
-        (-1, name, "transformer none 0% SPT, training 5")], 0, None)
-      for name, ce in (("text", ""), ("image", " ce"))],
+FULL_CLAIMS = [  # at the paper's budget; "training 5": accuracy on the training set, after 5 epochs
+    ("Path-X-256: SPT gains S4 (19.3)", lead(["pathx256"], "s4 masked", "s4 none"), 10, None),
+    ("LRA, sum of 6: Rotary + SPT - S4 (0.7)", lead(MEAN6, "rotary masked", "s4 none"), -6, 6),
+    ("SSMs barely benefit, sum of 6 (4.0)", lead(MEAN6, "s4 masked", "s4 none"), -6, 12),
+    ("Path-X, equal time, training (78 - 52)",
+     lead(["pathx"], "transformer masked 50% SPT, training", "transformer none 0% SPT, training"), 10, None),
+    *[(f"compute-tied, {data.TITLES[task]}, {model} (0 or more)",
+       lead([task], f"{model} masked 40% SPT{loss}", f"{model} none 0% SPT"), -1, None)
+      for task, loss in (("text", ""), ("image", " ce")) for model in ("transformer", "s4")],
+    *[(f"{data.TITLES[task]}: fine-tuning is faster (training)",
+       lead([task], f"transformer masked 40% SPT{loss}, training 5", "transformer none 0% SPT, training 5"),
+       0, None)
+      for task, loss in (("text", ""), ("image", " ce"))],
 ]
 # fmt: on
-NAMES = dict(
-    transformer="Transformer",
-    rotary="Transformer + Rotary",
-    s4="S4",
-    dlr="DLR",
-    mega="MEGA",
-    gmlp="gMLP",
-    none="from scratch",
-    masked="Masked SPT",
-    causal="Causal SPT",
-    multitask="multitask",
-)
+NAMES = dict(transformer="Transformer", rotary="Rotary", s4="S4", dlr="DLR", mega="MEGA", gmlp="gMLP")
+NAMES |= dict(none="from scratch", masked="Masked SPT", causal="Causal SPT", multitask="multitask")
 
 
 def paper_number(name, cell):
     """The paper's accuracy for a cell of Tables 1 to 3 in percent, a word, or None."""
     key = cell.model, cell.objective
-    if Cell(*key) != cell:
-        return None
     row = TABLE1.get(key) or TABLE2.get(key) or ()
-    return dict(zip((*MEAN6, "mean", "pathx256"), row), scifar=SCIFAR.get(key)).get(name)
+    numbers = dict(zip((*MEAN6, "mean", "pathx256"), row), scifar=SCIFAR.get(key))
+    return numbers.get(name) if Cell(*key) == cell else None
 
 
 def number(value):
@@ -914,39 +877,23 @@ def label(cell):
     words = [cell.model, cell.objective] + ["random"] * (cell.init == "random")
     words += [f"{100 * cell.fraction:g}%"] if cell.fraction else []
     words += [f"{100 * cell.share:g}% SPT"] if cell.share is not None else []
-    words += [word for word in (cell.size, cell.pooling) if word]
-    return " ".join(words + ["ce"] * (cell.image_loss == "ce"))
+    return " ".join([*words, *filter(None, (cell.size, cell.pooling))] + ["ce"] * (cell.image_loss == "ce"))
 
 
 def cell_of(record):
     """A record's cell, or None for one that this script, since changed, does not know."""
-    try:
+    with contextlib.suppress(KeyError, TypeError):
         cell = Cell(record["model"], **record["cell"])
-        paper_recipe(record["task"], cell, record["budget"] == "mini")
-        return cell if {cell.objective} <= {*OBJECTIVES} and {cell.init} <= {*INITS} else None
-    except (KeyError, TypeError):
-        return None
+        recipe(record["task"], cell, mini=record["budget"] == "mini")
+        return cell if cell.objective in OBJECTIVES and cell.init in INITS else None
 
 
 def report(args):
     found = records.report_records(args, __file__, TASKS, MODELS, Cell._fields)
     cells = {r["run"]: cell_of(r) for r in found}
+    found = [r for r in found if cells[r["run"]]]
     if not args.figure:
-        records.report_mini(
-            found,
-            title="Self-pretraining",
-            script=__file__,
-            tasks=TASKS,
-            titles=data.TITLES,
-            variants=[],
-            label=lambda r: cells[r["run"]] and label(cells[r["run"]]),
-            recipe=lambda r: with_pretraining(*recipe(r["task"], cells[r["run"]], mini=True)),
-            paper=lambda name, words: (
-                number(paper_number(name, Cell(*words.split()[:2]))) if len(words.split()) == 2 else None
-            ),
-            claims=CLAIMS,
-            path=args.out / "spt-mini.png",
-        )
+        report_mini(args, found, cells)
     if args.mini:
         return
     full = [r for r in found if r["budget"] == "paper"]
@@ -954,34 +901,45 @@ def report(args):
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
     print("Table 1's Transformer from scratch: Tay et al. (2021), another recipe.\n")
     for figure in [args.figure] if args.figure else SECTIONS:
-        SECTIONS[figure](args, full)
-    if args.figure:
-        return
-    judge(full, cells)
-    others(found, cells)
+        SECTIONS.get(figure, further)(args, full)
+    if not args.figure:
+        judge(full, cells)
+        others(found, cells)
 
 
-def judge(full, cells):
-    """The claims at the paper's budget; a training accuracy takes the place of the test accuracy."""
-    groups = {}
-    for r in filter(lambda r: cells[r["run"]], full):
-        words, curve = label(cells[r["run"]]), r.get("train_curve", [])
-        values = {words: r["test_acc"], f"{words}, training": r.get("train_acc")}
-        values |= {f"{words}, training 5": curve[4]} if len(curve) > 4 else {}
-        for key, value in values.items():
-            if value is not None:
-                groups.setdefault((r["task"], key), []).append(r | {"test_acc": value})
-    section(
-        "Claims", ["claim", "measured (points)", "claimed", "verdict"], records.judged(FULL_CLAIMS, groups)
+def report_mini(args, found, cells):
+    def paper(name, words):  # only plain cells have a number
+        plain = words.split() if len(words.split()) == 2 else ("", "")
+        return number(paper_number(name, Cell(*plain)))
+
+    records.report_mini(
+        found,
+        title="Self-pretraining",
+        script=__file__,
+        tasks=TASKS,
+        titles=data.TITLES,
+        variants=[],
+        label=lambda r: label(cells[r["run"]]),
+        recipe=lambda r: with_pretraining(*recipe(r["task"], cells[r["run"]], mini=True)),
+        paper=paper,
+        claims=CLAIMS,
+        path=args.out / "spt-mini.png",
     )
 
 
-def section(title, header, rows):
-    print(f"### {title}\n\n{markdown(header, rows)}\n")
-
-
-def shown(value):
-    return "—" if value is None else value if isinstance(value, str) else f"{value:.2f}"
+def judge(full, cells):
+    """Print the claims at the paper's budget; a training accuracy takes the place of the test accuracy."""
+    groups = {}
+    for r in full:
+        words, curve = label(cells[r["run"]]), r.get("train_curve", [])
+        values = {"": r["test_acc"], ", training": r.get("train_acc")}
+        values |= {", training 5": curve[4]} if len(curve) > 4 else {}
+        for what, value in values.items():
+            groups.setdefault((r["task"], words + what), []).append(r | {"test_acc": value})
+    rows = records.judged(FULL_CLAIMS, groups)
+    print(
+        "### Claims\n\n" + markdown(["claim (paper)", "measured (points)", "claimed", "verdict"], rows) + "\n"
+    )
 
 
 def pick(found, name, cell):
@@ -992,189 +950,173 @@ def pick(found, name, cell):
     return records.best_recipe(mine)
 
 
-def average(groups):
+def average(found, tasks, cell):
     """Mean over tasks of the mean over seeds, in percent; None unless every task has records."""
+    groups = [pick(found, name, cell) for name in tasks]
     return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else None
 
 
-def entry(found, names, cell, paper=None):
-    """ "ours / paper" for one task, or for the mean over several."""
-    groups = [pick(found, name, cell) for name in names]
-    ours = summary(groups[0]) if len(groups) == 1 else shown(average(groups))
-    return f"{ours} / {shown(paper)}"
+def shown(value):
+    return "—" if value is None else value if isinstance(value, str) else f"{value:.2f}"
+
+
+def table(title, found, header, rows, more=()):
+    """Print ours beside the paper's. rows: (words, [(tasks, cell, the paper's number), ...]); several tasks
+    are averaged. Rows without any number are left out, and so is a table without rows."""
+    lines = [[words, *map(shown, values), *["—"] * (len(header) - 1 - len(values))] for words, values in more]
+    for words, entries in rows:
+        texts = []
+        for tasks, cell, paper in entries:
+            one = len(tasks) == 1
+            ours = summary(pick(found, *tasks, cell)) if one else shown(average(found, tasks, cell))
+            texts.append(f"{ours} / {shown(paper)}")
+        if {*texts} != {"— / —"}:
+            lines.append([words, *texts])
+    if lines:
+        print(f"### {title}\n\n{markdown(header, lines)}\n")
+
+
+def grid(title, found, tasks, cells, columns):
+    """A table of ours alone: a row for each task and cell, a column for each change of the cell."""
+    rows = [
+        (
+            name_of(name, cell.model, cell.objective),
+            [([name], cell._replace(**change), None) for change in columns.values()],
+        )
+        for name, cell in product(tasks, cells)
+    ]
+    table(title, found, ["", *columns], rows)
+
+
+def name_of(*words):
+    return ", ".join((NAMES | data.TITLES).get(word, word) for word in words)
 
 
 def figure1(args, found):
     """Tables 1 and 2, and the bars of Figure 1."""
-    beyond = {(m, o): () for m in ("rotary", "s4") for o in ("causal", "multitask")}
-    beyond |= {(m, o): () for m in ("mega", "gmlp") for o in OBJECTIVES}
-    columns = {name: (name,) for name in MEAN6} | {"mean": MEAN6}
-    table1, table2 = TABLE1 | {("transformer", "multitask"): ()}, TABLE2 | beyond
-    for title, rows, literature, more in (
-        ("Table 1: models of Tay et al.'s size", table1, LITERATURE1, {}),
-        ("Table 2: larger models", table2, LITERATURE2, {"pathx256": ("pathx256",)}),
-    ):
-        names, n = columns | more, len(columns | more)
-        lines = [
-            [words, *map(shown, values), *["—"] * (n - len(values))] for words, values in literature.items()
+    beyond = {(m, o): (None,) * 8 for m in ("rotary", "s4", "mega", "gmlp") for o in OBJECTIVES}
+    tables = TABLE1 | {("transformer", "multitask"): (None,) * 7}, TABLE2 | beyond | TABLE2
+    columns = {name: [name] for name in MEAN6} | {"mean": MEAN6, "pathx256": ["pathx256"]}
+    header = ["", *(data.TITLES.get(name, name) for name in columns)]
+    for title, numbers in zip(("Table 1: models of Tay et al.'s size", "Table 2: larger models"), tables):
+        rows = [
+            (name_of(*key), [(tasks, Cell(*key), paper) for tasks, paper in zip(columns.values(), papers)])
+            for key, papers in numbers.items()
         ]
-        for key, papers in rows.items():
-            papers = [*papers, *[None] * (n - len(papers))]
-            entries = [entry(found, t, Cell(*key), p) for t, p in zip(names.values(), papers)]
-            lines.append([", ".join(NAMES[word] for word in key), *entries])
-        section(title, ["Model", *(data.TITLES.get(name, name) for name in names)], lines)
-    bars = {}
-    for words, names, column, arms in (
-        (
-            "Transformer, LRA mean\n(Tay size; rotary)",
-            MEAN6,
-            "mean",
-            (("transformer", "none"), ("rotary", "masked")),
-        ),
-        ("S4\nLRA mean", MEAN6, "mean", (("s4", "none"), ("s4", "masked"))),
-        ("S4\nPath-X-256", ("pathx256",), "pathx256", (("s4", "none"), ("s4", "masked"))),
-    ):
-        arms = [Cell(*arm) for arm in arms]
-        ours = [average([pick(found, name, cell) for name in names]) for cell in arms]
-        bars[words] = [(paper_number(column, cell), value) for cell, value in zip(arms, ours)]
+        n, mega = len(rows[0][1]), "2" in title
+        more = [(words, row) for words, row in LITERATURE.items() if ("MEGA" in words) == mega]
+        table(title, found, header[: n + 1], rows, more)
+    bars = {
+        "Transformer, LRA mean\n(Tay size; rotary)": (MEAN6, "mean", "transformer", "rotary"),
+        "S4\nLRA mean": (MEAN6, "mean", "s4", "s4"),
+        "S4\nPath-X-256": (["pathx256"], "pathx256", "s4", "s4"),
+    }
+    for words, (tasks, column, before, after) in bars.items():
+        arms = Cell(before, "none"), Cell(after, "masked")
+        bars[words] = [(paper_number(column, cell), average(found, tasks, cell)) for cell in arms]
     bar_figure(args, 1, bars, "Scratch against self-pretraining")
 
 
 def figure2(args, found):
     """Table 7, and the bars of Figure 2."""
     rows, bars = [], {}
-    for (model, init, objective), paper in TABLE7.items():
-        cell = Cell(model, objective, init)
-        entries = [entry(found, [name], cell, paper_number(name, cell)) for name in TASKS4]
-        row = f"{NAMES[model]}, {init}, {NAMES[objective]}"
-        rows.append([row, *entries, entry(found, TASKS4, cell, paper)])
-        ours = average([pick(found, name, cell) for name in TASKS4])
-        bars.setdefault(f"{NAMES[model]}\n{init} init", {})[objective] = (paper, ours)
-    title = "Table 7: initialisation (paper: from its text; DLR from scratch, better start: about 77)"
-    section(title, ["Model", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
-    bars = {words: [arms["none"], arms["masked"]] for words, arms in bars.items()}
+    for (model, init), papers in TABLE7.items():
+        for objective, paper in zip(("none", "masked"), papers):
+            cell = Cell(model, objective, init)
+            entries = [([name], cell, number(paper_number(name, cell))) for name in TASKS4]
+            rows.append((name_of(model, init, objective), [*entries, (TASKS4, cell, paper)]))
+            values = bars.setdefault(f"{NAMES[model]}\n{init} init", [])
+            values.append((paper, average(found, TASKS4, cell)))
+    title = "Table 7: initialisation (paper: from its text; DLR from scratch, the better start: about 77)"
+    table(title, found, ["", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
     bar_figure(args, 2, bars, "Initialisation: mean of ListOps, Text, Image, Path-X")
 
 
 def figure3(args, found):
-    """Figure 3: S4 on fractions of the data, as a table and as curves."""
-    rows, curves = [], {}  # {(task, "none" | "masked" | "gain"): {fraction: percent}}
-    for name, fraction in product(DATA_SCALE, FRACTIONS):
-        groups = {o: pick(found, name, Cell("s4", o, fraction=fraction)) for o in ("none", "masked")}
-        values = {objective: average([group]) for objective, group in groups.items()}
-        if None not in values.values():
-            values["gain"] = 100 * (values["masked"] - values["none"]) / values["none"]
-        for key, value in values.items():
-            if value is not None:
-                curves.setdefault((name, key), {})[fraction] = value
-        gain = f"{values['gain']:+.1f}" if "gain" in values else "—"
-        rows.append([data.TITLES[name], f"{100 * fraction:g} %", *map(summary, groups.values()), gain])
-    header = ["Task", "of the data", "from scratch", "Masked SPT", "relative gain (%)"]
-    section("Figure 3: S4 on fractions of the data (the paper's points are not transcribed)", header, rows)
-    if not curves:
-        return
-    plt = records.pyplot()
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    for (name, key), line in curves.items():
-        axis, words = (
-            (right, data.TITLES[name]) if key == "gain" else (left, f"{data.TITLES[name]}, {NAMES[key]}")
-        )
-        colour = records.BLUE if name == "image" else records.ORANGE
-        axis.plot(*zip(*line.items()), "--" if key == "none" else "-", color=colour, marker="o", label=words)
-    left.set(title="S4 at several data scales", ylabel="test accuracy (%)")
-    right.set(title="Gain of self-pretraining", ylabel="relative gain over scratch (%)")
-    for axis in (left, right):
-        axis.set(xlabel="share of the training examples (%)", xscale="log", xlim=(0.004, 1.3))
-        axis.set_xticks(FRACTIONS, [f"{100 * f:g}" for f in FRACTIONS])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    save(figure, args, 3)
+    """Figure 3: S4 on fractions of the data (the paper's points are not transcribed)."""
+    columns = {f"{100 * f:g} %": {"fraction": f} for f in FRACTIONS}
+    cells = [Cell("s4", objective) for objective in ("none", "masked")]
+    grid("Figure 3: S4 on fractions of the data", found, DATA_SCALE, cells, columns)
+    curves, gains = [], []
+    for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
+        lines = [{f: average(found, [name], cell._replace(fraction=f)) for f in FRACTIONS} for cell in cells]
+        lines = [{f: value for f, value in line.items() if value is not None} for line in lines]
+        lines.append({f: 100 * (lines[1][f] / lines[0][f] - 1) for f in lines[0] if f in lines[1]})
+        for line, style, words in zip(lines, ("o--", "o-", "o-"), (*map(label, cells), "gain")):
+            to = gains if words == "gain" else curves
+            to += [(line, style, colour, f"{data.TITLES[name]}, {words}")] if line else []
+    panels = {"test accuracy (%)": curves, "relative gain (%)": gains}
+    draw_lines(args, 3, panels, dict(xlabel="share of the training examples", xscale="log"))
 
 
 def figure4(args, found):
     """Figure 4, kernels before fine-tuning, is drawn by exp_kernels.py: print the commands."""
-    print("### Figure 4: kernels of the pretrained S4\n")
+    print("### Figure 4: kernels of S4 pretrained by exp_spt.py --task all --figure 4\n")
     for r in [r for name in TASKS for r in pick(found, name, Cell("s4", "masked"))]:
         checkpoint = args.out / r["pretraining"]["run"] / "best.pt"
         print(f"{data.TITLES[r['task']]}: python exp_kernels.py --figure kernels --checkpoint {checkpoint}")
-    print("of each S4 pretrained at the paper's budget: python exp_spt.py --task all --figure 4\n")
 
 
 def figure5(args, found):
-    """Table 8, and the curves of Figure 5."""
-    rows, panels = [], {}
-    for name, model in product(TIED, ("transformer", "s4")):
-        groups = []
-        for share in SHARES:  # Image may have been pretrained with either loss
-            cell = Cell(model, "masked" if share else "none", share=share)
-            groups.append(pick(found, name, cell._replace(image_loss="ce")) or pick(found, name, cell))
-        rows.append([data.TITLES[name], NAMES[model], TIED[name], *map(summary, groups)])
-        if model == "transformer" and groups[0] and groups[1]:
-            panels[name] = groups[0][0], groups[1][0]
-    header = ["Task", "Model", "epochs in total", *(f"{100 * share:g} % pretraining" for share in SHARES)]
-    section("Table 8: a fixed number of epochs, shared between pretraining and fine-tuning", header, rows)
-    if not panels:
-        return
-    plt = records.pyplot()
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(5 * len(panels), 3.8), squeeze=False, layout="constrained"
+    """Table 8, and the curves of Figure 5. Image may have been pretrained with either loss."""
+    cells = [Cell(m, "masked", image_loss=loss) for m in ("transformer", "s4") for loss in ("ce", "l1")]
+    scratch, *shares = (
+        {"share": 0.0, "objective": "none", "image_loss": "l1"},
+        *({"share": s} for s in SHARES[1:]),
     )
-    for (name, (scratch, tuned_one)), axis in zip(panels.items(), axes[0]):
-        before = tuned_one["pretraining"]["train_curve"]
-        for values, start, style, colour, words in (
-            (scratch["train_curve"], 0, "--", records.BLUE, "from scratch"),
-            (before, 0, "-", records.ORANGE, "restoring masked symbols"),
-            (tuned_one["train_curve"], len(before), "-", records.BLUE, "fine-tuning"),
-        ):
-            epochs = range(start + 1, start + len(values) + 1)
-            axis.plot(epochs, [100 * v for v in values], style, color=colour, label=words)
-        axis.set(title=f"Transformer on {data.TITLES[name]}", xlabel="epoch", ylabel="training accuracy (%)")
-        axis.legend(fontsize=8)
+    columns = {f"{100 * change['share']:g} % of the epochs": change for change in (scratch, *shares)}
+    grid("Table 8: 30 epochs of Text or 150 of Image, shared with pretraining", found, TIED, cells, columns)
+    panels = {}
+    for name in TIED:
+        alone = pick(found, name, Cell("transformer", **scratch))
+        spt = [r for cell in cells[:2] for r in pick(found, name, cell._replace(share=SHARES[1]))]
+        if alone and spt:
+            first = spt[0]["pretraining"]["train_curve"]
+            panels[f"Transformer on {data.TITLES[name]}: training accuracy (%)"] = [
+                (by_epoch(alone[0]["train_curve"]), "--", records.BLUE, "from scratch"),
+                (by_epoch(first), "-", records.ORANGE, "restoring masked symbols"),
+                (by_epoch(spt[0]["train_curve"], len(first)), "-", records.BLUE, "fine-tuning"),
+            ]
+    draw_lines(args, 5, panels, dict(xlabel="epoch"))
+
+
+def by_epoch(curve, start=0):
+    return {start + epoch: 100 * value for epoch, value in enumerate(curve, 1)}
+
+
+def draw_lines(args, key, panels, axes):
+    """A figure of panels {y label: [({x: y}, style, colour, label), ...]}, if there is anything to show."""
+    if not any(panels.values()):
+        return
+    figure, found = records.pyplot().subplots(
+        1, len(panels), figsize=(10, 3.8), squeeze=False, layout="constrained"
+    )
+    for (words, lines), axis in zip(panels.items(), found[0]):
+        for line, style, colour, name in lines:
+            axis.plot(*zip(*line.items()), style, color=colour, label=name)
+        axis.set(ylabel=words, **axes)
         axis.grid(alpha=0.3)
-    save(figure, args, 5)
+        axis.legend(fontsize=8)
+    records.save_figure(figure, args.out / f"spt_figure{key}.png")
 
 
-def sizes(args, found):
-    """Table 9 and appendix C.1.2."""
-    sizes = list(SIZES["s4"])
-    rows = [
-        [data.TITLES[name], NAMES[model], NAMES[o]]
-        + [summary(pick(found, name, Cell(model, o, size=size))) for size in sizes]
-        for name, model, o in product(SIZED, SIZES, ("none", "masked"))
-    ]
-    section("Table 9 and C.1.2: model size, parameters", ["Task", "Model", "trained", *sizes], rows)
-
-
-def poolings(args, found):
-    """Appendix C.1.1."""
-    rows = [
-        [
-            data.TITLES[name],
-            NAMES[model],
-            *(summary(pick(found, name, Cell(model, "masked", pooling=p))) for p in POOLINGS),
-        ]
-        for name, model in product(MEAN6, ("transformer", "rotary"))
-    ]
-    section("C.1.1: pooling after masked SPT", ["Task", "Model", *POOLINGS], rows)
-
-
-def colours(args, found):
-    """Table 3's sCIFAR."""
-    rows = [
-        [NAMES[m], NAMES[o], entry(found, ["scifar"], Cell(m, o), paper)] for (m, o), paper in SCIFAR.items()
-    ]
-    title = "Table 3, sCIFAR (the paper's text: about 79 for rotary from scratch, 91.7 or 91.8 for S4)"
-    section(title, ["Model", "trained", "sCIFAR"], rows)
+def further(args, found):
+    """Table 9, appendices C.1.2 and C.1.1, and Table 3's sCIFAR."""
+    cells = [Cell(model, objective) for model in SIZES for objective in ("none", "masked")]
+    grid("Table 9 and C.1.2: parameters", found, SIZED, cells, {size: {"size": size} for size in SIZES["s4"]})
+    cells = [Cell(model, "masked") for model in MODELS]
+    grid("C.1.1: pooling after masked SPT", found, MEAN6, cells, {p: {"pooling": p} for p in POOLINGS})
+    rows = [(name_of(*key), [(["scifar"], Cell(*key), paper)]) for key, paper in SCIFAR.items()]
+    table("Table 3, sCIFAR (the paper's text: about 79; S4: 91.7 or 91.8)", found, ["", "sCIFAR"], rows)
 
 
 def others(found, cells):
-    """Cells that no table above has, and runs at reduced budgets; one row holds what may be compared: equal
+    """Cells that no table above has, and runs at reduced budgets. One row holds what may be compared: equal
     task, examples and total length. The same training with and without --share counts once."""
     rows, variant = {}, {}
     for r in found:
         cell, hp, first = cells[r["run"]], r["hp"], r["hp"].get("pretrain")
-        if r["budget"] == "mini" or "in a table" in r or not cell:
+        if r["budget"] == "mini" or "in a table" in r:
             continue
         paper, unit = recipe(r["task"], cell)[1], "steps" if hp.get("steps") else "epochs"
         words = {unit: hp[unit] + (first.get(unit, hp[unit]) if first else 0)}
@@ -1196,11 +1138,9 @@ def others(found, cells):
 
 def bar_figure(args, key, bars, title, bottom=40):
     """bars {label: [(paper, ours) from scratch, after SPT]}: bars for the paper, dots for ours."""
-    plt = records.pyplot()
-    figure, axis = plt.subplots(figsize=(7.5, 4), layout="constrained")
-    for i, (arm, colour, hatch) in enumerate(
-        (("from scratch", records.GREY, "//"), ("self-pretrained", records.BLUE, None))
-    ):
+    figure, axis = records.pyplot().subplots(figsize=(7.5, 4), layout="constrained")
+    arms = ("from scratch", records.GREY, "//"), ("self-pretrained", records.BLUE, None)
+    for i, (arm, colour, hatch) in enumerate(arms):
         places = [x + 0.36 * (i - 0.5) for x in range(len(bars))]
         paper, ours = zip(*(values[i] for values in bars.values()))
         heights = [value or 0.0 for value in paper]
@@ -1215,16 +1155,10 @@ def bar_figure(args, key, bars, title, bottom=40):
     axis.set_xticks(range(len(bars)), list(bars))
     axis.set(title=title, ylabel="test accuracy (%)", ylim=(bottom, 100))
     axis.legend(fontsize=8, ncols=2, loc="upper center")
-    save(figure, args, key)
-
-
-def save(figure, args, key):
     records.save_figure(figure, args.out / f"spt_figure{key}.png")
-    print()
 
 
-SECTIONS = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5}
-SECTIONS |= {"table9": sizes, "pooling": poolings, "scifar": colours}
+SECTIONS = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5, "further": further}
 
 # ------------------------------------------------------------------------------------------ command line
 
