@@ -463,6 +463,21 @@ def print_reduced(table, records, variant, recipe, titles):
     print(markdown(["Task", "trained on", *labels], rows) + "\n")
 
 
+def report_plain(args, script):
+    """The table of a script without a paper: a row for each task, model, cell and recipe."""
+    groups, first = {}, {}
+    for r in report_records(args, script):
+        key = r["budget"], r["task"], r["model"], json.dumps(r["cell"])
+        first.setdefault(key, r["hp"])
+        groups.setdefault((*key, terms(r, first[key])), []).append(r)
+    rows = []
+    for (tier, task, model, cell, words), group in sorted(groups.items()):
+        cell = ", ".join(f"{k} {v}" for k, v in json.loads(cell).items())
+        rows.append([task, model, cell or "—", tier, words or "—", summary(group)])
+    print(markdown(["task", "model", "cell", "budget", "changed", "test accuracy (%)"], rows))
+    print("\nSmoke runs are left out: their accuracy means nothing." if not rows else "")
+
+
 # ------------------------------------------------------------------------------------------ the mini tier
 
 ERRORS = 2.5  # standard errors to each side of a difference
