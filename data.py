@@ -825,7 +825,9 @@ def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders (under any of the names the archive's layouts give them) where they are, or were
     when they were packed; else our own sets. levels: one, or "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
-    n, size = (MINI_PATHFINDER, 16) if mini else (200_000, size)
+    n = 200_000
+    if mini:  # harder levels stay at chance for longer than a mini cell lasts
+        n, size, wanted = MINI_PATHFINDER, 16, ("easy",)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
@@ -1066,7 +1068,7 @@ def technique_rows(name, techniques="yes", mini=False):
     """What a recipe of paper A says of its techniques; without ("no") them: clean examples, one loss, and of
     Pathfinder the hard set alone, a third of the three, for three times the epochs. In the mini tier images
     are flipped: AutoAugment's distortions would cost more than a small model's whole step."""
-    if techniques == "yes":
+    if techniques == "yes" and not (mini and name == "pathfinder"):  # one set, see load_pathfinder
         rows = {"technique": TECHNIQUE[name], "augment": "flip" if mini and name == "image" else "paper"}
         return rows | ({"denoise_norm": "set"} if TECHNIQUE[name] == "denoising" else {})
     epochs = {"epochs": 200} if name == "pathfinder" and not mini else {}
