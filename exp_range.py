@@ -1,25 +1,31 @@
 """Beyond the papers: how far must a model see? A dial that changes nothing but the range of a task, and a
 measure of the range that a trained model uses.
 
-    python exp_range.py --task text --mini                       the dial: five strides
+    python exp_range.py --task text --mini                       the dial, five strides
     python exp_range.py --task text --mini --model conv --kernel 5 31 --stride 1 16
-    python exp_range.py --task text --mini --figure range        the measure, for all finished models of a task
+    python exp_range.py --task text --mini --figure range        the measure, of all finished models
+    python exp_range.py --task pathfinder --mini --figure pairs  minimal pairs: one paddle less
     python exp_range.py --report --mini                          the table and its claims
 
 Paper A concludes from small kernels that the Long Range Arena is mostly short-range. The control is the
-same task with a longer range. The dial re-orders every document alike: position i goes to (i mod s) (L / s) + i div
-s. Symbols, labels and lengths stay; what were neighbours are now L / s positions apart. s = 1 is the paper's
-task. A bag of symbols (K = 1) cannot notice the dial. On square images s = width is the transpose.
+same task with a longer range. The dial re-orders every document alike: position i goes to
+(i mod s) (L / s) + i div s. Symbols, labels and lengths stay; what were neighbours are now L / s positions
+apart. s = 1 is the paper's task. A bag of symbols (K = 1) cannot notice the dial. On square images
+s = width is the transpose.
 
 Claims of the mini tier, fixed before its runs (CLAIMS): on Text at s = 16 small kernels lose at least 5
-points; K = 31, whose four layers reach 60 positions, wins back at least 2 of what K = 5 loses; attention with
-rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at most 2; S4, whose kernels
-start near lag 0, loses at least 1 more than gMLP; a bag loses nothing.
+points; K = 31, whose four layers reach 60 positions, wins back at least 2 of what K = 5 loses; attention
+with rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at most 2; S4, whose
+kernels start near lag 0, loses at least 1 more than gMLP; a bag loses nothing.
 
-The measure: how much do two positions interact in the answer? With mean pooling first derivatives say little,
-so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where f(i) has
-symbol i exchanged for one from elsewhere. R = sum d |I| / sum |I| is its mean distance (as in City-Networks);
-the distance that holds 90 % of it stands beside it. A stack of convolutions must be 0 beyond twice its reach.
+The measure: how much do two positions interact in the answer? With mean pooling first derivatives say
+little, so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where
+f(i) has symbol i exchanged for one from elsewhere. R = sum d |I| / sum |I| is its mean distance (as in
+City-Networks); the distance that holds 90 % of it stands beside it. A stack of convolutions must be 0
+beyond twice its reach.
+
+Minimal pairs: the same Pathfinder image with and without one paddle of the target contour. Length, clutter
+and local statistics stay. A model that follows the contour changes its answer wherever the cut is.
 
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
@@ -37,10 +43,12 @@ import exp_locality
 import exp_multitask
 import exp_positional
 import models
+import pathfinder
 import records
 from records import markdown
 
 TASKS = ("text", "image", "listops", "retrieval", "pathfinder")
+SCRIPTS = ("range", "locality", "multitask", "kernels", "positional")  # whose finished models are measured
 STRIDES = (1, 4, 16, 64, "random")
 NAMES = dict(
     bag="bag of symbols",
@@ -160,9 +168,8 @@ def figure_range(args):
     """Interaction against distance for every finished model of a task, one line a model."""
     for name in common.chosen(args.task, TASKS):
         task = data.load(name, args.data_dir, augment="none", mini=args.mini, smoke=args.smoke)
-        scripts = ("range", "locality", "multitask", "kernels", "positional")
         runs = {}
-        for r in records.finished_runs(args, name, scripts):
+        for r in records.finished_runs(args, name, SCRIPTS):
             if (
                 r["hp"].get("stride", 1) == 1
                 and r["hp"].get("max_length", task.max_length) == task.max_length
@@ -187,6 +194,31 @@ def figure_range(args):
         print(f"### Range of trained models, {data.TITLES[name]}\n")
         print(markdown(["model", "", "accuracy", "mean distance", "90 % within"], rows) + "\n")
         plot_range(distances, lines, data.TITLES[name], args.out / f"range-{name}.png")
+
+
+@torch.no_grad()
+def figure_pairs(args):
+    """For every finished Pathfinder model: how often it answers "connected" with and without one paddle."""
+    size, level = (16, "easy") if args.mini else (32, "easy" if args.smoke else "hard")
+    whole, cut, distance = pathfinder.cut_pairs(size, level, seed=1, block=0)  # seed 0 is the training set's
+    shape, rows = data.SHAPES["pathfinder"], []
+    images = [torch.from_numpy(x.reshape(len(x), -1)).long() + shape["first_id"] for x in (whole, cut)]
+    for r in records.finished_runs(args, "pathfinder", SCRIPTS):
+        model, _ = records.rebuilt(args.out / r["run"] / "best.pt", models.SequenceModel)
+        logit = []
+        for pixels in images:
+            parts = ((x, torch.ones_like(x, dtype=torch.bool)) for x in pixels.split(64))
+            logit.append(torch.cat([model.classify(model(x, mask), mask)[:, 0] for x, mask in parts]))
+        for d in np.unique(distance):
+            here = torch.from_numpy(distance == d)
+            answers = [f"{100 * (x[here] > 0).double().mean():.1f}" for x in logit]
+            drop = f"{(logit[0] - logit[1])[here].mean():.2f}"
+            rows.append([f"{r['model']} {r['test_acc']:.1%}", d, int(here.sum()), *answers, drop])
+    if not rows:
+        raise common.UserError(f"no finished Pathfinder run in {args.out}; train one first")
+    header = ["model", "paddles to the nearer end", "n", "whole: connected (%)", "cut: connected (%)"]
+    print(f"### Minimal pairs, Pathfinder {size} x {size} {level}\n\nThe right answers: 100 and 0 %\n")
+    print(markdown([*header, "fall of the logit"], rows) + "\n")
 
 
 def plot_range(distances, lines, title, path):
@@ -321,7 +353,9 @@ def main(argv=None):
         metavar="S",
         help="numbers or random (default 1 4 16 64 random)",
     )
-    parser.add_argument("--figure", choices=("range",), help="measure the finished models, train nothing")
+    parser.add_argument(
+        "--figure", choices=("range", "pairs"), help="measure the finished models, train nothing"
+    )
     common.add_technique_flags(parser)
     common.add_common_flags(parser, TASKS)
     args = common.parse_args(parser, argv)
@@ -329,7 +363,7 @@ def main(argv=None):
         if args.report is not None:
             return report(args)
         if args.figure:
-            return figure_range(args)
+            return (figure_range if args.figure == "range" else figure_pairs)(args)
         default = ["conv"] if args.smoke else ["bag", "conv", "transformer", "s4", "gmlp"]
         strides = args.stride or ([16] if args.smoke else STRIDES)
         kernels = args.kernel[:1] if args.smoke else args.kernel
