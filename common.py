@@ -675,7 +675,7 @@ def training_length(task, hp):
 def is_over(at, steps, hp):
     """Whether the last validation has been, or the first one after hp["hours"]."""
     validated = at["curve"][-1]["step"] if at["curve"] else 0
-    return validated == steps or (validated and at["seconds"] > 3600 * hp.get("hours", math.inf))
+    return validated == steps or (validated and at["seconds"] > 3600 * (hp.get("hours") or math.inf))
 
 
 def tick(at, since):

@@ -26,8 +26,6 @@ try:
 except ImportError:  # Windows: nobody waits for anybody
     fcntl = None
 
-TIERS = ("paper", "mini", "reduced")
-
 
 class Busy(Exception):
     """Another process is training this run; it is left to it."""
