@@ -280,12 +280,13 @@ def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
     -> (B, H, L). bwd_lag is 1 for all layers here but MEGA, whose two directions both include position t: 0.
     O(H L log L).
     """
+    L = u.shape[2]
     if k_bwd is None:
-        return centred_conv(u, k_fwd[:, : u.shape[2]], k_fwd[:, :0])
+        return centred_conv(u, k_fwd[:, :L], k_fwd[:, :0])
     if bwd_lag == 0:
-        k_fwd, k_bwd = add_at_lag_0(k_fwd, k_bwd[:, 0]), k_bwd[:, 1:]
-    before = F.pad(k_bwd[:, : u.shape[2] - max(bwd_lag, 1)].flip(-1), (0, max(bwd_lag, 1) - 1))
-    return centred_conv(u, k_fwd[:, : u.shape[2]], before)
+        k_fwd, k_bwd, bwd_lag = add_at_lag_0(k_fwd, k_bwd[:, 0]), k_bwd[:, 1:], 1
+    before = k_bwd[:, : L - bwd_lag].flip(-1)
+    return centred_conv(u, k_fwd[:, :L], before if bwd_lag == 1 else F.pad(before, (0, bwd_lag - 1)))
 
 
 def add_at_lag_0(kernel, x):
@@ -312,25 +313,25 @@ def centred_conv(u, after, before):
 class ConvolveFFT(torch.autograd.Function):
     """Circular convolution over n of u (B, H, L), zero-padded, with kernel (C, n); its first L positions.
 
-    torch's own derivative of rfft runs full complex transforms; real ones do it in half the time. Kept for
-    the gradient is u, whose spectrum would be twice as large and is one of five transforms.
+    torch's own derivative of rfft runs full complex transforms; real ones do it in half the time. A GPU keeps
+    u for the gradient, not its spectrum, which is twice as large: memory for one of five transforms.
     """
 
     @staticmethod
     def forward(ctx, u, kernel, n):
-        spectrum_k = torch.fft.rfft(kernel, n=n)
-        ctx.save_for_backward(u, spectrum_k)
+        spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
+        ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
         ctx.n = n
-        product = tiled(torch.fft.rfft(u, n=n), kernel) * spectrum_k
+        product = tiled(spectrum_u, kernel) * spectrum_k
         return torch.fft.irfft(product.flatten(1, 2), n=n)[..., : u.shape[2]]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         u, spectrum_k = ctx.saved_tensors
+        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=ctx.n), spectrum_k)
         spectrum = tiled(torch.fft.rfft(grad, n=ctx.n), spectrum_k)
-        spectrum_u = tiled(torch.fft.rfft(u, n=ctx.n), spectrum_k)
-        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=ctx.n)[..., : u.shape[2]]
+        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=ctx.n)[..., : grad.shape[2]]
         return grad_u, torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=ctx.n), None
 
 
@@ -359,9 +360,9 @@ def power_sum(c, log_pole, L):
     Ch, H, n = c.shape
     T = 1 << round(math.log2(max(1.0, L * Ch)) / 2)
     blocks = math.ceil(L / T)
-    left = power_table(log_pole, torch.arange(0, T * blocks, T, device=c.device))
+    left = power_table(log_pole, constant(torch.arange, 0, T * blocks, T, device=c.device))
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
-    j = torch.arange(T, device=c.device)
+    j = constant(torch.arange, T, device=c.device)
     if c.is_complex():
         # Re(x y) = Re x Re y - Im x Im y. The short steps need no float64, and real tables are three times
         # as fast on a CPU.
@@ -1010,8 +1011,8 @@ def dlr_kernel(Lambda, W, L):
     """
     Lambda, W = as_complex(Lambda), as_complex(W)
     T = 1 << round(math.log2(L) / 2)
-    left = power_table(Lambda, torch.arange(0, L, T, device=W.device))
-    right = power_table(Lambda, torch.arange(T, device=W.device))
+    left = power_table(Lambda, constant(torch.arange, 0, L, T, device=W.device))
+    right = power_table(Lambda, constant(torch.arange, T, device=W.device))
     table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
     return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
@@ -1159,7 +1160,8 @@ def diagonal_scan(v, log_pole, bidirectional=False, inclusive=True):
     blocks = math.ceil(L / T)
     powers = torch.view_as_real(power_table(log_pole, constant(torch.arange, T + 1, device=v.device)))
     places = constant(scan_places, T, rows, inclusive, powers.dtype, device=v.device)
-    matrix = torch.complex(*(powers.mT @ places).unbind(1)).unflatten(1, (T + rows, -1))
+    matrix = powers.movedim(2, 0).flatten(0, 1) @ places  # (2 P, T + 1) @ (T + 1, ...)
+    matrix = torch.complex(*matrix.view(2, P, T + rows, -1))
     # The same product for numbers as pairs (real, imaginary).
     matrix = torch.view_as_real(torch.stack([matrix, 1j * matrix], 2)).flatten(3).flatten(1, 2)
     v = F.pad(v, (0, -L % T)) if L % T else v
@@ -1184,9 +1186,9 @@ def state_space(u, log_pole, B, C, bidirectional):
     batch, L, H = u.shape
     v = product(torch.cat([B.real, B.imag]), u.reshape(-1, H).T)
     x = diagonal_scan(torch.complex(*v.view(2, -1, batch, L)), log_pole, bidirectional)
-    x = torch.view_as_real(x.permute(1, 2, 4, 3, 0).contiguous()).flatten(3).flatten(1, 2)  # (B, L, 2 P rows)
+    x = torch.view_as_real(x).permute(3, 0, 5, 1, 2, 4).reshape(2 * C.shape[1], -1)  # (rows P 2, B L)
     C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
-    return product(x, C.T)[:, :L]
+    return product(x.T, C.T).view(batch, -1, H)[:, :L]
 
 
 def product(a, b):
@@ -1399,8 +1401,10 @@ class DampedEMA(nn.Module):
 
     def forward(self, x):
         forward, *backward = self.kernel(x.shape[1]).split(x.shape[2])
-        forward = add_at_lag_0(forward, self.omega)
-        return F.silu(long_conv(x.mT, forward, *backward, bwd_lag=0).mT)
+        # omega x and the way back's own position are taps at lag 0.
+        at_0 = self.omega + backward[0][:, 0] if backward else self.omega
+        later = [taps[:, 1:] for taps in backward]
+        return F.silu(long_conv(x.mT, add_at_lag_0(forward, at_0), *later).mT)
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
@@ -1473,7 +1477,8 @@ class MegaBlock(Residual):
         m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
         update, shared, h = self.ema_linear(m).split((x.shape[2], sum(self.sizes[1:3]), x.shape[2]), -1)
         shared, reset = F.silu(shared).split(self.sizes[1:3], -1)
-        q, k = torch.addcmul(self.query_key_bias, shared.unsqueeze(2), self.query_key_scale).unbind(2)
+        qk = torch.addcmul(self.query_key_bias, shared.unsqueeze(2), self.query_key_scale)
+        q, k = qk.to(v.dtype).unbind(2)
         h = F.silu(h + self.update_linear(self.attend(q, k, v, mask) * reset))
         # The gate moves the residual itself, not its normalised form.
         x = torch.lerp(x, self.drop(h).to(x.dtype), torch.sigmoid(update).to(x.dtype))
@@ -1503,7 +1508,7 @@ class MegaBlock(Residual):
             if allowed is not None:
                 # A chunk of nothing but padding: some kernels answer a row without any key with NaN.
                 bias = bias.masked_fill(~(allowed | ~allowed.any(-1, keepdim=True)), -torch.inf).unsqueeze(1)
-            q, k, v = (x.to(v.dtype).unsqueeze(1) for x in (q, k, v))
+            q, k, v = (x.unsqueeze(1) for x in (q, k, v))
             return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).squeeze(1)
         scores = at_least_float32(q @ k.mT) / allowed.sum(-1, keepdim=True).clamp(min=1) + bias
         weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))

@@ -482,7 +482,7 @@ def test_attention_is_the_explicit_matrix(rotary, causal, real):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("L, real", [(12, 12), (13, 13), (11, 3), (4, 2)])
+@pytest.mark.parametrize("L, real", [(20, 20), (13, 13), (11, 3), (4, 2)])
 def test_local_attention_is_masked_dense_attention(L, real, causal):
     window = 4
     q, k, v = (randn(2, 3, L, 5, seed=s) for s in range(3))
@@ -736,8 +736,9 @@ def test_a_models_rotary_frequencies_are_those_it_was_asked_for(position, width)
 # ------------------------------------------------------------------------------------------ norms, pooling
 
 
-def test_norms_are_torchs_and_batch_norm_leaves_padding_out():
-    x, mask = randn(3, 7, 5), torch.arange(7)[None] < torch.tensor([7, 3, 5])[:, None]
+@pytest.mark.parametrize("lengths", [[7, 3, 5], [7, 7, 7]])
+def test_norms_are_torchs_and_batch_norm_leaves_padding_out(lengths):
+    x, mask = randn(3, 7, 5), torch.arange(7)[None] < torch.tensor(lengths)[:, None]
     for kind in ("layer", "batch", "scale"):
         norm = models.Norm(kind, 5).double()
         with torch.no_grad():
@@ -1355,3 +1356,79 @@ def test_megas_embedding_starts_small_and_is_dropped_in_training():
     torch.testing.assert_close(features[kept], embedded[kept] / 0.9)
     assert abs(kept.float().mean() - 0.9) < 0.02
     torch.testing.assert_close(model.eval()(tokens, mask), embedded)
+
+
+@pytest.mark.parametrize("name", [*SMALL, "transformer conv", "mega without ema"])
+def test_taps_are_what_an_impulse_meets(name):
+    """The response of the layer's convolution to an impulse, by distance, from its gradient."""
+    L, block = 24, small_model(name, 1).double().eval().blocks[0]
+    if name in ("transformer", "mega without ema"):
+        assert block.taps(L) == []
+    if name in ("transformer", "mega without ema", "mingru", "s5", "lru"):
+        assert hasattr(block, "system") == (name in ("s5", "lru"))  # compared in the tests of exp_kernels
+        return
+    sides = []
+    for taps, first in block.taps(L):
+        padded = F.pad(taps, (first, L - first - taps.shape[1]))
+        sides.append(padded.double())
+    u, middle = torch.zeros(1, 16, 2 * L - 1, dtype=torch.float64), L - 1
+    u[..., middle] = 1
+    if name in ("conv", "transformer conv"):
+        conv = block.conv
+        weight = conv.weight.flatten(0, 1).unsqueeze(1)
+        y = F.conv1d(
+            torch.eye(2 * L - 1, dtype=torch.float64)[None, None, middle],
+            weight,
+            padding=weight.shape[2] // 2,
+        )
+    elif name == "gmlp":
+        y = models.toeplitz_gate_conv(u[:, :2], block.kernel(2 * L - 1), torch.zeros(2))
+    elif name in ("mega", "ema-attention"):
+        kernel = (block.ema if name == "mega" else block.attention).kernel(2 * L - 1)
+        y = models.long_conv(u, *kernel.split(16), bwd_lag=0)
+    else:
+        y = models.long_conv(u, *block.kernel(2 * L - 1))
+    ahead, behind = y[0, :, middle:], y[0, :, : middle + 1].flip(1)
+    assert error(sides[0][:, 1:], ahead[:, 1:]) < 1e-6 and error(sides[1][:, 1:], behind[:, 1:]) < 1e-6
+    assert error(sides[0][:, 0] + sides[1][:, 0], ahead[:, 0]) < 1e-6
+
+
+class Launches(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts the operations that would each be a launch on a GPU: no views, no empty memory, no looking at
+    types."""
+
+    NONE = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "promote_types")
+    NONE += ("_unsafe_view", "detach", "_local_scalar_dense", "scalar_tensor", "is_same_size")
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += not function.is_view and function.overloadpacket.__name__ not in self.NONE
+        return function(*args, **(kwargs or {}))
+
+
+# Of a block in training, forwards and backwards, bf16, as counted with torch 2.15.
+LAUNCHES = {"conv": (11, 15), "transformer": (24, 39), "gmlp": (26, 43), "mega": (76, 125), "s4": (80, 166)}
+LAUNCHES |= {"s4d": (58, 114), "s5": (58, 109), "lru": (46, 77), "free": (24, 28), "mingru": (53, 73)}
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_block_launches_no_more_than_it_did(name, monkeypatch):
+    """At these sizes launches, not arithmetic, are what a GPU waits for."""
+    monkeypatch.setattr(models.CauchySum, "chunks", lambda x, s: [slice(0, len(x))])  # as on a GPU
+    kernel = {"kernel": 5, "groups": 1} if name == "conv" else {}
+    block = small_model(name, 1, max_length=64, **kernel).blocks[0]
+    x, mask = torch.randn(4, 64, 16, requires_grad=True), torch.ones(1, 1, dtype=torch.bool).expand(4, 64)
+    counts = []
+    for _ in range(2):  # the first time makes tables that are kept
+        block.zero_grad()
+        x.grad = None
+        with Launches() as launches, torch.autocast("cpu", torch.bfloat16):
+            y = block(x, mask).sum()
+        counts = [launches.count]
+        with launches:
+            y.backward()
+        counts.append(launches.count - counts[0])
+    assert all(count <= 1.1 * most for count, most in zip(counts, LAUNCHES[name])), counts
