@@ -71,6 +71,7 @@ import data
 import exp_kernels
 import exp_locality
 import exp_multitask
+import listops
 import models
 import pathfinder
 
@@ -327,7 +328,7 @@ def bench_data(args):
 
     def shuffled():
         for batch in batches:
-            data.shuffle_listops(batch.tokens, batch.mask, noise)
+            listops.shuffle_listops(batch.tokens, batch.mask, noise)
         return len(label)
 
     yield data_row("ListOps shuffling, batch 64", "examples", per_second(shuffled, args.seconds))

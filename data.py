@@ -56,7 +56,7 @@ from listops import (
     generate_listops,
     read_listops_tsv,
     root_rule,
-    shuffle_listops,
+    shuffled,
 )
 
 PAD, MASK = 0, 2  # id 1 is CLS in the authors' code and unused in both papers' tables
@@ -160,11 +160,9 @@ class Task:
         self.lengths = {}
         for name, split in self.splits.items():
             edges, label = split.offsets.cpu(), split.label.cpu()
-            fits = (
-                len(edges) == self.docs * len(label) + 1
-                and torch.isin(label, torch.arange(self.classes)).all()
-            )
-            if not fits or edges[0] != 0 or edges[-1] != len(split.tokens) or (edges.diff() < 0).any():
+            known, ends = torch.isin(label, torch.arange(self.classes)), (int(edges[0]), int(edges[-1]))
+            fits = known.all() and ends == (0, len(split.tokens)) and (edges.diff() >= 0).all()
+            if not fits or len(edges) != self.docs * len(label) + 1:
                 raise DataError(
                     f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
                     "number of tokens; what is packed and is not like that is to be deleted"
@@ -493,11 +491,6 @@ def load_listops(root, mini=False, limit=None):
     return task
 
 
-def shuffled(batch, noise):
-    """Paper A's ListOps augmentation of a batch."""
-    return batch._replace(tokens=shuffle_listops(batch.tokens, batch.mask, noise))
-
-
 # ------------------------------------------------------------------------------------------ text
 
 
@@ -550,10 +543,11 @@ def find_aan(root):
     for folder in (Path(root, name) for name in AAN_FOLDERS):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
+    again = " once more without that folder" if Path(root, "retrieval").exists() else ""
     raise DataError(
         f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {Path(root, 'retrieval')} by hand, "
-        f"or run `python data.py --task retrieval --fetch --data-dir {root}`, which downloads the 8.2 GB of "
-        f"{ARCHIVES['retrieval'].url} and keeps only these three files of it (some GB)"
+        f"or run `python data.py --task retrieval --fetch --data-dir {root}`{again}, which downloads "
+        f"{ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
     )
 
 
