@@ -127,8 +127,8 @@ class Batch(NamedTuple):
 
 def share_of(n, rank, ranks):
     """(start, stop, copies): the examples of a batch of n that process `rank` of `ranks` computes, and how
-    many processes compute the same ones. A batch smaller than `ranks` is computed whole by every one, and
-    counted for a part of it, because an empty share would leave the others waiting."""
+    many processes compute the same ones. If n < ranks every process computes the whole batch at weight
+    1 / ranks; an empty share would deadlock the others."""
     return (0, n, ranks) if n < ranks else (rank * n // ranks, (rank + 1) * n // ranks, 1)
 
 
@@ -784,8 +784,8 @@ def alive(loader):
 
 
 def ignore_signals(worker):
-    """Schedulers, torchrun and Ctrl-C send their signal to every process of a run; the loop still needs the
-    workers to come to its checkpoint, and ends them itself."""
+    """Workers ignore SIGTERM and SIGINT, which reach the whole process group; the loop stops them after its
+    checkpoint."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
@@ -1084,8 +1084,8 @@ def load_recipe(name, args, hp, seed):
 
 
 def require(names, args):
-    """`names`, after a look at the flags: raises DataError now, not after hours of other tasks, where
-    --augment or --max-length does not fit one of them, or would be recorded without effect."""
+    """Check all tasks before the first is trained -> `names`. Raises DataError where --augment or
+    --max-length does not fit one of them, or would be recorded without effect."""
     for name in names:
         require_flags(name, args.augment, args.max_length)
     if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
