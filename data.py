@@ -56,7 +56,7 @@ from listops import (
     generate_listops,
     read_listops_tsv,
     root_rule,
-    shuffle_listops,
+    shuffled,
 )
 
 PAD, MASK = 0, 2  # id 1 is CLS in the authors' code and unused in both papers' tables
@@ -127,8 +127,8 @@ class Batch(NamedTuple):
 
 def share_of(n, rank, ranks):
     """(start, stop, copies): the examples of a batch of n that process `rank` of `ranks` computes, and how
-    many processes compute the same ones. A batch smaller than `ranks` is computed whole by every one, and
-    counted for a part of it, because an empty share would leave the others waiting."""
+    many processes compute the same ones. If n < ranks every process computes the whole batch at weight
+    1 / ranks; an empty share would deadlock the others."""
     return (0, n, ranks) if n < ranks else (rank * n // ranks, (rank + 1) * n // ranks, 1)
 
 
@@ -160,11 +160,9 @@ class Task:
         self.lengths = {}
         for name, split in self.splits.items():
             edges, label = split.offsets.cpu(), split.label.cpu()
-            fits = (
-                len(edges) == self.docs * len(label) + 1
-                and torch.isin(label, torch.arange(self.classes)).all()
-            )
-            if not fits or edges[0] != 0 or edges[-1] != len(split.tokens) or (edges.diff() < 0).any():
+            known, ends = torch.isin(label, torch.arange(self.classes)), (int(edges[0]), int(edges[-1]))
+            fits = known.all() and ends == (0, len(split.tokens)) and (edges.diff() >= 0).all()
+            if not fits or len(edges) != self.docs * len(label) + 1:
                 raise DataError(
                     f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
                     "number of tokens; what is packed and is not like that is to be deleted"
@@ -493,11 +491,6 @@ def load_listops(root, mini=False, limit=None):
     return task
 
 
-def shuffled(batch, noise):
-    """Paper A's ListOps augmentation of a batch."""
-    return batch._replace(tokens=shuffle_listops(batch.tokens, batch.mask, noise))
-
-
 # ------------------------------------------------------------------------------------------ text
 
 
@@ -550,10 +543,11 @@ def find_aan(root):
     for folder in (Path(root, name) for name in AAN_FOLDERS):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
+    again = " once more without that folder" if Path(root, "retrieval").exists() else ""
     raise DataError(
         f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {Path(root, 'retrieval')} by hand, "
-        f"or run `python data.py --task retrieval --fetch --data-dir {root}`, which downloads the 8.2 GB of "
-        f"{ARCHIVES['retrieval'].url} and keeps only these three files of it (some GB)"
+        f"or run `python data.py --task retrieval --fetch --data-dir {root}`{again}, which downloads "
+        f"{ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
     )
 
 
@@ -790,8 +784,8 @@ def alive(loader):
 
 
 def ignore_signals(worker):
-    """Schedulers, torchrun and Ctrl-C send their signal to every process of a run; the loop still needs the
-    workers to come to its checkpoint, and ends them itself."""
+    """Workers ignore SIGTERM and SIGINT, which reach the whole process group; the loop stops them after its
+    checkpoint."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
@@ -1084,8 +1078,8 @@ def load_recipe(name, args, hp, seed):
 
 
 def require(names, args):
-    """`names`, after a look at the flags: raises DataError now, not after hours of other tasks, where
-    --augment or --max-length does not fit one of them, or would be recorded without effect."""
+    """Check all tasks before the first is trained -> `names`. Raises DataError where --augment or
+    --max-length does not fit one of them, or would be recorded without effect."""
     for name in names:
         require_flags(name, args.augment, args.max_length)
     if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):

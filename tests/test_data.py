@@ -391,7 +391,7 @@ def aan(folder, counts=(20, 6, 4)):
 
 def test_retrieval_is_read_wherever_its_files_are(tmp_path, monkeypatch):
     monkeypatch.setitem(data.EXPECTED, "retrieval", {"train": 20, "val": 6, "test": 4})
-    with pytest.raises(data.DataError, match="python data.py --task retrieval --fetch .* 8.2 GB"):
+    with pytest.raises(data.DataError, match="python data.py --task retrieval --fetch .*8.2 GB"):
         data.load("retrieval", tmp_path)
     for place in (".", "tsv_data", "lra_release/tsv_data", "lra_release/lra_release/tsv_data", "retrieval"):
         aan(tmp_path / place)
