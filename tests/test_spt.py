@@ -456,8 +456,8 @@ def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
         assert len(loaded.train.label) == 40
         return {tuple(row) for row in loaded.train.tokens.view(40, -1).tolist()}
 
-    few, some, every = images(0.05), images(0.5), images(1.0)
-    assert (len(few), len(some), len(every)) == (2, 20, 40) and few < some < every
+    few, some, every = images(0.25), images(0.5), images(1.0)
+    assert (len(few), len(some), len(every)) == (10, 20, 40) and few < some < every
 
 
 def identities_of(argv, name, task):
@@ -698,17 +698,21 @@ def test_report_with_records(tmp_path, capsys):
         line("text", Cell("s4", "masked", pooling="max"), 0.66),
         line("text", Cell("s4", "none", size="20M"), 0.64),
     ]
+    for share, objective, train in ((0.0, "none", 0.52), (0.5, "masked", 0.78)):
+        cell = Cell("transformer", objective, share=share)
+        lines += [line("pathx", cell, 0.5, seed) | {"train_acc": train} for seed in (0, 1)]
     out = reported(tmp_path, capsys, lines)
     for text in (
         "55.00 ± 7.07 (n=2) / 76.00", "50.83 / 81.81", "70.00 (n=1) / —", "30.00 (n=1) / —",
         "64.00 (n=1) / —", "66.00 (n=1) / —", "Path-X-256: SPT gains S4 (19.3)              | +20.0 ±",
+        "Path-X, equal time, training (78 - 52)       | +26.0 ±",
     ):  # fmt: skip
         assert text in out, text
     assert "40.00 (n=1) / —" in out.split("Figure 3")[1].split("###")[0] and "supports" in out
     assert (tmp_path / "spt_figure3.png").exists() and (tmp_path / "spt_figure5.png").exists()
     beyond = out.split("### Cells beyond")[1]
     assert "rotary masked random" in beyond and "77.00 (n=1)" in beyond and "36 epochs" in beyond
-    assert "81.00 (n=1)" in beyond and beyond.count("(n=") == 2
+    assert "81.00 (n=1)" in beyond and beyond.count("(n=") == 4
 
 
 def test_the_report_counts_a_training_once_and_tells_recipes_apart(tmp_path, capsys):
@@ -720,7 +724,7 @@ def test_the_report_counts_a_training_once_and_tells_recipes_apart(tmp_path, cap
     other = {"run": "x", "cell": lines[0]["cell"] | {"size": "30M"}}  # of a changed script
     rows = reported(tmp_path, capsys, [*lines, lines[0] | other]).split("### Cells beyond")[1]
     assert "60.00 (n=1)" in rows and "4 epochs, batch_size 16" in rows and "70.00 (n=1)" in rows
-    assert "n=2" not in rows and rows.count("(n=") == 2
+    assert "n=2" not in rows and rows.count("(n=") == 2 and "0% SPT" not in rows
 
 
 def test_the_mini_tier_judges_its_claims(tmp_path, capsys):
