@@ -1,7 +1,8 @@
 """Paper B, "Never Train from Scratch" (arXiv 2310.02980): self-pretraining (SPT), that is first restoring the
 inputs of the task's own training set, then learning its labels.
 
-    python exp_spt.py --task text image --model transformer s4 --mini   claims B1 and A1 below, 20 min a cell
+    python exp_spt.py --task image --model transformer s4 --mini        claim B1 below: 25 and 12 min a cell
+                                                                        and core, no GPU
     python exp_spt.py --task image --objective none masked causal       Table 1, Image: 42.44 from scratch
                                                                         (Tay et al.'s, another recipe), 76.00
                                                                         after causal pretraining
@@ -22,13 +23,20 @@ fine-tuning's. A loop over its grid tunes it, and the best on the validation set
 
     for lr in 1e-4 5e-4 1e-3; do python exp_spt.py --task all --model rotary --objective none --lr $lr; done
 
-The mini tier: 4 layers of width 64 on short sequences, real data. All arms have the same steps, half of them
-for the pretraining, and one optimiser: paper A's AdamW and plateau schedule in every half, since a training
-this short needs its last tenth at a tenth of the rate. Claims, fixed before its runs (CLAIMS):
-B1 (SPT closes the gap): S4 leads the Transformer from scratch by at least 2 points more than after SPT.
-B2 (initialisation, Image): structured over random gains at least 2 points more from scratch than after SPT.
-B3 (scarce data, Image): SPT gains S4 at least 1 point more with 1 % of the data than with all.
-A1 (Text): multitask is within 2 points of SPT, at equal steps and at equally many epochs with labels.
+The mini tier: 4 layers of width 64 on short sequences of the real data. All arms have the same steps, half
+of them for the pretraining, and one optimiser: paper A's AdamW and plateau schedule in every half, because a
+training this short needs its last tenth at a tenth of the rate. A cell of Text takes 30 (Transformer), 17
+(S4) or 15 (DLR) minutes of a core, of Image 25, 12, 11, of ListOps 14, 11, 10; Retrieval is long, give it
+--limit 30000. Claims, fixed before its runs, and their cells (all with --mini --seeds 2):
+
+B1  SPT closes the gap: S4 leads the Transformer from scratch by at least 2 points more than after SPT.
+        --task text image --model transformer s4
+B2  It makes up for the start: structured over random gains at least 2 points more from scratch than after.
+        --task image --model s4 dlr --init all
+B3  It helps where data is scarce: S4 gains at least 1 point more with 1 % of the images than with all.
+        --task image --model s4 --fraction 0.01 1
+A1  Multitask is within 2 points of SPT at equal steps, and at equally many epochs with labels.
+        --task text --objective masked multitask; --task text --objective multitask --epochs 5
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
@@ -322,7 +330,6 @@ def transfer(model, weights):
 # ------------------------------------------------------------------------------------------ objectives
 
 L1_TASKS = ("image", "scifar")  # pixels restored as values; elsewhere as one of 256 classes
-CHANNELS = dict(scifar=3)  # symbols per position; the other tasks have one
 MEAN_STD = dict(  # of each channel, pixels in [0, 1]
     image=((122.6 / 255, 61 / 255),),
     scifar=((0.4914, 0.247), (0.4822, 0.243), (0.4465, 0.261)),
@@ -356,7 +363,7 @@ def scrambled(x):
 def masked(batch, noise, task):
     """Paper B's masked objective: each real position is masked with probability RATIO, redrawn every time, in
     all its channels. The loss is taken over the masked positions only."""
-    channels = CHANNELS.get(task.name, 1)
+    channels = task.channels
     real = batch.mask[:, ::channels]
     chosen = (uniform(batch, real.shape, noise) < RATIO[task.name]) & real
     tokens = batch.tokens.masked_fill(chosen.repeat_interleave(channels, 1), mask_id(task))
@@ -366,7 +373,7 @@ def masked(batch, noise, task):
 
 def causal(batch, noise, task):
     """Paper B's causal objective: position t is to tell what stands at t + 1."""
-    channels = CHANNELS.get(task.name, 1)
+    channels = task.channels
     target = F.pad(batch.tokens[:, channels:], (0, channels))
     selected = F.pad(batch.mask[:, ::channels][:, 1:], (0, 1))
     return batch._replace(target=target, selected=selected, positions=selected.sum().clamp(min=1))
@@ -375,7 +382,7 @@ def causal(batch, noise, task):
 def multitask(batch, noise, task):
     """Paper A's corruption: 30 % of the positions, a third of them by random ids. Its loss is taken over all
     real positions and divided by the training set's mean length (batch.positions), see common."""
-    channels = CHANNELS.get(task.name, 1)
+    channels = task.channels
     real = batch.mask[:, ::channels]
     chosen = (uniform(batch, real.shape, noise) < 0.3) & real
     random = uniform(batch, real.shape, noise) < 1 / 3
@@ -396,7 +403,7 @@ def corrupted(task, objective):
 def without_labels(task):
     """The task without its labels (their place holds the example's number): pretraining cannot use them."""
     splits = {s: split._replace(label=torch.arange(len(split.label))) for s, split in task.splits.items()}
-    return replace(task, **splits)
+    return replace(task, classes=max(len(split.label) for split in splits.values()), **splits)
 
 
 def normalised(ids, task):
@@ -410,7 +417,7 @@ def features_of(model, batch, task):
     adds one column: 1, with value 0, at masked positions. -> features (B, L, D), mask (B, L)"""
     if task.name not in MEAN_STD:
         return model(batch.tokens, batch.mask), batch.mask
-    channels = CHANNELS.get(task.name, 1)
+    channels = task.channels
     ids, mask = batch.tokens.unflatten(1, (-1, channels)), batch.mask[:, ::channels]
     x = normalised(ids, task)
     if model.input_linear.in_features > channels:
@@ -431,7 +438,7 @@ def denoise_terms(model, features, batch, task, cell):
     deviation: the head is linear everywhere; a misspelt attribute in the authors' code leaves Text and
     Retrieval without one, so that their features themselves are the logits.
     """
-    channels = CHANNELS.get(task.name, 1)
+    channels = task.channels
     target = batch.target.unflatten(1, (-1, channels)).flatten(0, 1)
     offset = task.first_id if task.name in MEAN_STD else 0  # 256 grey values, no special ids
     chosen = batch.selected.flatten()
@@ -511,7 +518,7 @@ BLOCK_ARGS = dict(  # rows of a model's table that its block takes as they are
 def arguments(task, cell, hp, pretraining):
     """SequenceModel's arguments for one half. The final norm follows every prenorm stack but gMLP's, which
     is paper A's."""
-    channels, pixels = CHANNELS.get(task.name, 1), task.name in MEAN_STD
+    channels, pixels = task.channels, task.name in MEAN_STD
     norm = hp.get("norm", "layer")  # the Transformers and DLR always use LayerNorm
     outputs = task.vocab
     if pixels:
@@ -547,7 +554,7 @@ def paper_recipe(name, cell, mini=False):
     """What the paper's tables, or the mini tier's, say of a cell, as one flat dict. Rows that end in
     _pretrain are the first half's; `share` goes to the first half of `epochs`, if it is not None."""
     rows = common.column(MODELS[cell.model], TASKS, name) | tuned(name, cell)
-    rows |= {"betas": (0.9, 0.999), "decay": "all", "schedule": "constant", "augment": "none"}
+    rows |= {"betas": [0.9, 0.999], "decay": "all", "schedule": "constant", "augment": "none"}
     rows |= {"share": cell.share, "fraction": cell.fraction}
     # No training reads these two: they are here because they make a pretraining what it is.
     rows |= {"objective_pretrain": cell.objective}
@@ -555,13 +562,11 @@ def paper_recipe(name, cell, mini=False):
     if cell.objective == "causal" and name == "listops":
         rows["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
-        rows["pooling"] = (
-            "mean"  # Gu et al.'s, which the paper cites; its own pretrained S4 takes the maximum
-        )
+        rows["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
     if mini:
         rows = {row: v for row, v in rows.items() if not row.startswith(("warmup", "horizon"))}
         rows |= common.column(MINI | MINI_MODELS[cell.model], TASKS, name)
-        rows |= {"betas": (0.9, 0.98), "decay": "weights", "schedule": "plateau"}
+        rows |= {"betas": [0.9, 0.98], "decay": "weights", "schedule": "plateau"}
         rows["share"] = MINI_SHARE if cell.share is None else cell.share
     elif cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:
         rows |= DATA_SCALE[name]
@@ -679,11 +684,8 @@ def load(args, name, cell, augment):
     deviation: tokens, lengths and splits are paper A's (bytes up to 4,096, a tenth of the IMDB training set
     held out), not B's characters with the test set as validation set.
     """
-    options = dict(augment=augment, limit=args.limit, max_length=args.max_length, smoke=args.smoke)
-    if name == "scifar":
-        task = colour_images(args.data_dir, args.limit, args.max_length, args.smoke)
-    else:
-        task = data.load(name, args.data_dir, levels="hard", mini=args.mini, **options)
+    options = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
+    task = data.load(name, args.data_dir, augment=augment, levels="hard", **options)
     if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
         kept = torch.arange(min(len(task.train.label), 128))
         task = replace(task, train=data.select(task.train, kept, task.docs))
@@ -694,25 +696,6 @@ def load(args, name, cell, augment):
     n = len(task.train.label)
     kept = data.fixed_order(n)[: max(1, round(cell.fraction * n))]
     return replace(task, train=data.select(task.train, kept.repeat(math.ceil(n / len(kept)))[:n], task.docs))
-
-
-def colour_images(root, limit, max_length, smoke):
-    """sCIFAR: the images of the task "image" with three symbols, R, G and B, per position."""
-    grey = data.load("image", root, augment="none", max_length=max_length, smoke=smoke)
-    if smoke:  # the grey stand-in, tinted
-        tint = torch.tensor([1, 2, 3], dtype=torch.uint8)
-        pixels = {s: split.tokens.view(-1, 1) // tint for s, split in grey.splits.items()}
-    else:
-        rgb, _ = data.read_cifar(root / "cifar-10-batches-bin")
-        order = data.fixed_order(50_000).numpy()
-        index = dict(train=order[:45_000], val=order[45_000:], test=slice(50_000, None))
-        pixels = {s: torch.from_numpy(rgb[i]) for s, i in index.items()}
-    splits = {
-        s: split._replace(tokens=pixels[s].reshape(-1), offsets=3 * split.offsets)
-        for s, split in grey.splits.items()
-    }
-    colours = replace(grey, name="scifar", max_length=3072, **splits)
-    return colours if limit is None else data.limited(colours, limit)
 
 
 def identities(args, task, cell, first, hp, seed):
@@ -1123,15 +1106,8 @@ def others(found, cells):
         rest = ("lr", "batch_size", "weight_decay", "augment", "max_length", "hours", "bucket")
         words |= {row: hp[row] for row in rest if row in hp and hp[row] != paper.get(row)}
         variant[r["run"]] = label(cell._replace(share=cell.share or None))
-        key = (
-            r["task"],
-            r["model"],
-            cell.objective,
-            r["seed"],
-            r["data"]["hash"],
-            json.dumps(hp, sort_keys=True),
-        )
-        rows[key] = r | {"hp": words, "budget": "reduced"}
+        which = [r["task"], r["model"], cell.objective, r["seed"], r["data"]["hash"], hp]
+        rows[json.dumps(which, sort_keys=True)] = r | {"hp": words, "budget": "reduced"}
     title = "Cells beyond the tables, and theirs"
     records.print_reduced(title, [*rows.values()], variant, lambda r: {}, data.TITLES)
 
@@ -1176,13 +1152,6 @@ FIGURES = {
 }
 
 
-def share_flag(text):
-    value = common.non_negative_float(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, not {text!r}")
-    return value
-
-
 def cells(args, name):
     """The cells that the flags ask for on one task, each once."""
     preset = FIGURES.get(args.figure, {})
@@ -1197,9 +1166,7 @@ def cells(args, name):
     there = [model for model in wanted if has_recipe(name, model, args.mini)]
     if len(there) < len(wanted):
         missing = ", ".join(model for model in wanted if model not in there)
-        models_there = " ".join(model for model in MODELS if has_recipe(name, model, args.mini))
-        advice = f"--model {models_there}" if models_there else "no model has one here"
-        print(f"{data.TITLES[name]}: there is no recipe for {missing}, left out ({advice})")
+        print(f"{data.TITLES[name]}: there is no recipe for {missing}, left out")
     found = []
     for model, objective, init, fraction, share, size, pooling in product(
         there,
@@ -1233,10 +1200,9 @@ def has_recipe(name, model, mini):
 def make_parser():
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    positive, fraction = (
-        common.positive_float,
-        common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1),
-    )
+    fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
+    share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
+    positive = common.positive_float
     # fmt: off
     add = partial(parser.add_argument, nargs="+")
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
@@ -1246,7 +1212,7 @@ def make_parser():
     add("--init", choices=[*INITS, "all"], metavar="INIT",
         help="structured (default), or random: every parameter from N(0, 0.1^2)")
     add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
-    add("--share", type=share_flag, metavar="S",
+    add("--share", type=share, metavar="S",
         help="share of --epochs, --steps and --hours, which are totals then, for the pretraining: in [0, 1)")
     add("--size", choices=[*SIZES["s4"], "all"], metavar="P",
         help=f"parameters of rotary and s4 on Image, Text, ListOps: {', '.join(SIZES['s4'])}, or all")
@@ -1285,13 +1251,13 @@ def check(args, chosen):
     """Raise UserError, before anything is loaded, for flags that do not go together."""
     shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
     if not chosen:
-        raise UserError("nothing to run: no recipe or figure has these tasks and models together")
+        have = {n: [m for m in MODELS if has_recipe(n, m, args.mini)] for n in {*args.task} - {"all"}}
+        advice = ", ".join(f"--task {n} has --model {' '.join(there) or 'none'}" for n, there in have.items())
+        raise UserError(f"nothing to run{' with --mini' * args.mini}: {advice}")
     if args.set_last_tenth and not args.mini:
         raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")
     if (shares or args.mini or args.steps) and args.epochs_pretrain:
-        raise UserError(
-            "totals are shared here; leave --epochs-pretrain out, or --share, --steps, --figure, --mini"
-        )
+        raise UserError("--epochs-pretrain does not go with --share, --steps, --figure 5 and --mini")
     if (any(shares) or args.mini or args.steps) and 1 in (args.epochs, args.steps):
         raise UserError("shares need --epochs or --steps of at least 2, one for each half")
     if args.epochs and not shares and not args.mini and len({cell.objective for _, cell in chosen}) > 1:
