@@ -141,8 +141,12 @@ TABLE_SGCONV = dict(
 # minGRU, a recurrence whose gates read the input, which no kernel does (Feng et al. 2024).
 ROWS_S4 = ("depth", "d_model", "norm", "prenorm", "final_norm", "dropout", "tie_dropout")
 ROWS_S4 += ("lr", "batch_size", "weight_decay")
-TABLE_FREE = {row: TABLE_S4[row] for row in ROWS_S4}
-TABLE_MINGRU = TABLE_FREE | dict(d_hidden = (128, 256, 256, 512, 256))
+TABLE_FREE = {row: TABLE_S4[row] for row in ROWS_S4} | dict(  # HazyResearch/safari's LRA configurations
+    threshold      = (  0.002,   0.003,   0.004,   0.003,   0.001),
+    kernel_dropout = (    0.2,     0.2,     0.1,     0.2,     0.3),
+    kernel_lr      = (   5e-4,    1e-3,    1e-4,    1e-3,    1e-3),
+)
+TABLE_MINGRU = {row: TABLE_S4[row] for row in ROWS_S4} | dict(d_hidden = (128, 256, 256, 512, 256))
 # MEGA: exp_multitask's table.
 TABLE_MEGA = {row: values for row, values in exp_multitask.TABLE_MEGA.items() if row != "epochs"}
 TABLES = {

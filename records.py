@@ -169,6 +169,8 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
     hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
     expected            the paper's accuracy in percent, printed beside ours
     """
+    if args.limit and getattr(task, "limit", args.limit) is None:
+        raise UserError(f"--limit is without effect on {task.name}: cut the task with data.limited(task, N)")
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if is_done(args, script, run_name(identity)):
         return
@@ -188,7 +190,8 @@ def outcome(args, line, paper, expected):
     elif line["budget"] == "paper":
         worth = f"paper: {expected:.2f}"
     else:
-        worth = f"{line['budget']}: {terms(line, paper)}; the paper's full run: {expected:.2f}"
+        words = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
+        worth = f"{words}; the paper's full run: {expected:.2f}"
     return (
         f"test accuracy {line['test_acc']:.2%} (best of {line['epochs']} validations: {line['best_epoch']})\n"
         f"  {worth}\n"
