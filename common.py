@@ -674,8 +674,10 @@ def training_length(task, hp):
 
 def is_over(at, steps, hp):
     """Whether the last validation has been, or the first one after hp["hours"]."""
-    validated = at["curve"][-1]["step"] if at["curve"] else 0
-    return validated == steps or (validated and at["seconds"] > 3600 * (hp.get("hours") or math.inf))
+    if not at["curve"]:
+        return False
+    last, seconds = at["curve"][-1], 3600 * (hp.get("hours") or math.inf)
+    return last["step"] == steps or any_rank(last["seconds"] > seconds)[0]
 
 
 def tick(at, since):

@@ -251,7 +251,8 @@ def is_record(line):
         and all(isinstance(line.get(k), dict) for k in ("cell", "hp", "data"))
         and isinstance(line["data"].get("hash"), str)
         and all(isinstance(line.get(k), float) for k in numbers)
-        and 0 <= line["test_acc"] <= 1
+        and line["test_acc"] <= 1
+        and (line["test_acc"] >= 0 or line.get("score") == "R^2")
         and isinstance(line.get("seed"), int)
         and isinstance(line.get("limit"), (int, type(None)))
     )
