@@ -702,7 +702,8 @@ def save_or_stop(at, end, bar, stop, save):
     elif at["step"] % LOOK_STEPS == 0:
         bar.set_postfix(loss=f"{require_finite(at):.3f}", acc=f"{mean(at['totals']['acc']):.3f}")
     if due and bar.disable:  # a log file has no bar
-        print(f"{bar.desc}, step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
+        epoch, loss = len(at["curve"]) + 1, mean(at["totals"]["loss"])
+        print(f"epoch {epoch}, step {at['step']}: loss {loss:.4f}", flush=True)
     if stopped:
         if signal.SIGINT in stop:
             raise KeyboardInterrupt
