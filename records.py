@@ -111,9 +111,10 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
         announce(args, folder, model, task, hp)
-        commit, dirty = args.git
+        (commit, dirty), device = args.git, common.resolve_device(args.device)
         note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
-        note |= {"amp": args.amp, "micro_batch": args.micro_batch, "compile": args.compile or False}
+        note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
         state = common.load_checkpoint(folder / "last.pt", "cpu")
         if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
