@@ -95,8 +95,6 @@ def claimed(args, name):
                 taken = True
         if common.any_rank(taken)[0]:
             raise Busy(f"{name} is being trained by another process and is left to it")
-        if args.fresh and common.rank() == 0:
-            (folder / "last.pt").unlink(missing_ok=True)
         yield folder
 
 
@@ -115,7 +113,7 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
         note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
         note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
-        state = common.load_checkpoint(folder / "last.pt", "cpu")
+        state = None if args.fresh else common.load_checkpoint(folder / "last.pt", "cpu")
         if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
