@@ -114,7 +114,7 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
         note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
         state = None if args.fresh else common.load_checkpoint(folder / "last.pt", "cpu")
-        if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
+        if state and state.get("starts") and state["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
