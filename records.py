@@ -168,6 +168,9 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
     hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
     expected            the paper's accuracy in percent, printed beside ours
     """
+    for flag, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
+        if getattr(args, flag) not in (None, found):  # the record would say what was not done
+            raise UserError(f"--{flag.replace('_', '-')}: the script does not cut its task; see data.limited")
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if is_done(args, script, run_name(identity)):
         return
