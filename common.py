@@ -608,7 +608,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
-    at = restore(folder, parts, device, steps)
+    at = restore(folder, parts, device, steps, args.fresh)
     at["starts"] += [note] * (note is not None and note not in at["starts"])
     since = [time.monotonic(), time.process_time()]
     save = functools.partial(save_state, folder, parts, at, since)
@@ -704,7 +704,8 @@ def save_or_stop(at, end, bar, stop, save):
     elif at["step"] % LOOK_STEPS == 0:
         bar.set_postfix(loss=f"{require_finite(at):.3f}", acc=f"{mean(at['totals']['acc']):.3f}")
     if due and bar.disable:  # a log file has no bar
-        print(f"step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
+        epoch, loss = len(at["curve"]) + 1, mean(at["totals"]["loss"])
+        print(f"epoch {epoch}, step {at['step']}: loss {loss:.4f}", flush=True)
     if stopped:
         if signal.SIGINT in stop:
             raise KeyboardInterrupt
@@ -763,10 +764,10 @@ def endless_batches(task, hp, seed, step, noise):
             yield batch
 
 
-def restore(folder, parts, device, steps):
-    """Put every part where it was when last.pt was saved -> how far the run has come."""
+def restore(folder, parts, device, steps, fresh):
+    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
     at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
-    state = load_checkpoint(folder / "last.pt", device)
+    state = None if fresh else load_checkpoint(folder / "last.pt", device)
     if state:
         try:
             for name, part in parts.items():

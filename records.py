@@ -95,8 +95,6 @@ def claimed(args, name):
                 taken = True
         if common.any_rank(taken)[0]:
             raise Busy(f"{name} is being trained by another process and is left to it")
-        if args.fresh and common.rank() == 0:
-            (folder / "last.pt").unlink(missing_ok=True)
         yield folder
 
 
@@ -111,11 +109,12 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
         announce(args, folder, model, task, hp)
-        commit, dirty = args.git
+        (commit, dirty), device = args.git, common.resolve_device(args.device)
         note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
-        note |= {"amp": args.amp, "micro_batch": args.micro_batch, "compile": args.compile or False}
-        state = common.load_checkpoint(folder / "last.pt", "cpu")
-        if state and state["starts"] and state["starts"][-1]["code"] != note["code"]:
+        note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
+        state = None if args.fresh else common.load_checkpoint(folder / "last.pt", "cpu")
+        if state and state.get("starts") and state["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
@@ -169,8 +168,9 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
     hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
     expected            the paper's accuracy in percent, printed beside ours
     """
-    if args.limit and getattr(task, "limit", args.limit) is None:
-        raise UserError(f"--limit is without effect on {task.name}: cut the task with data.limited(task, N)")
+    for flag, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
+        if getattr(args, flag) not in (None, found):  # the record would say what was not done
+            raise UserError(f"--{flag.replace('_', '-')}: the script does not cut its task; see data.limited")
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if is_done(args, script, run_name(identity)):
         return
