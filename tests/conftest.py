@@ -1,8 +1,10 @@
-"""The tests compute on the CPU, where runs are equal bit for bit, whatever the machine has. To let those that
-can use a GPU see one: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/test_listops.py
+"""What the tests share. They compute on the CPU, where runs are equal bit for bit, whatever the machine has.
+To let those that can use a GPU see one: CUDA_VISIBLE_DEVICES=0 python -m pytest tests/test_listops.py
 """
 
 import argparse
+import functools
+import json
 import math
 import os
 import signal
@@ -11,18 +13,83 @@ import pytest
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # before anything imports torch
 
+import torch
+
+import common
 import data
+
+# Named, so that a script somebody adds does not break the tests.
+SCRIPTS = ("exp_kernels", "exp_listops", "exp_locality", "exp_multitask", "exp_positional", "exp_spt")
+
+# One cell of exp_locality in a fraction of a second: 4 epochs of 2 steps.
+TINY = ("--task", "text", "--kernel", "5", "--smoke", "--limit", "32", "--max-length", "64")
+TINY += ("--epochs", "4", "--device", "cpu", "--amp", "off")
+
+
+@pytest.fixture(autouse=True)
+def memory_that_nobody_wrote_to(monkeypatch):
+    """torch.empty gives NaN: what is read before it is written shows, instead of being 0 by luck."""
+
+    def filling(make):
+        @functools.wraps(make)
+        def filled(*args, **kwargs):
+            made = make(*args, **kwargs)
+            with torch.no_grad():
+                return made.fill_(math.nan) if made.is_floating_point() or made.is_complex() else made
+
+        return filled
+
+    for make in (torch.empty, torch.empty_like):
+        monkeypatch.setattr(torch, make.__name__, filling(make))
 
 
 def flags_of_fit(**given):
     """What common.fit reads of the command line, as the flags' defaults are; in float32."""
-    flags = dict(device="cpu", amp="off", compile=False, no_bucket=False, micro_batch=None) | given
+    flags = dict(device="cpu", amp="off", compile=None, micro_batch=None, fresh=False) | given
     return argparse.Namespace(**flags, deadline=math.inf)
 
 
 @pytest.fixture
 def fit_args():
     return flags_of_fit()
+
+
+def exit_code(main, *argv):
+    """That of a script's command, run in this process."""
+    try:
+        main([str(word) for word in argv])
+    except SystemExit as stop:
+        return stop.code
+    return 0
+
+
+def lines_of(path):
+    """The values of a JSONL file; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def comparable(out):
+    """The one record under --out and its curve, without what time and place put into them."""
+    [record] = lines_of(out / "results.jsonl")
+    [log] = out.glob("*/log.jsonl")
+    for key in "seconds cpu_seconds epoch_seconds date argv peak_gb git dirty".split():
+        record.pop(key)
+    return record, [{k: v for k, v in line.items() if k != "seconds"} for line in lines_of(log)]
+
+
+def stop_at(step, call):
+    """call(), with SIGTERM in that training step of multitask_loss, which must end it with code 75."""
+    steps, whole = [], common.multitask_loss
+
+    def loss_fn(model, batch):
+        steps.extend([batch] * model.training)
+        if len(steps) == step and model.training:
+            signal.raise_signal(signal.SIGTERM)
+        return whole(model, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common, "multitask_loss", loss_fn)
+        assert call() == 75
 
 
 class Reached(Exception):
@@ -38,7 +105,7 @@ def reached(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     for name in ("load", "fetch_archive", "show"):
-        monkeypatch.setattr(data, name, ask)
+        monkeypatch.setattr(data, name, ask, raising=False)
     return Reached
 
 

@@ -1,11 +1,11 @@
-"""Several processes (torchrun) and parts of batches (--micro-batch) against one process. pytest
+"""Several processes (torchrun) and parts of batches (--micro-batch) against one process: promise 5. pytest
 tests/test_ranks.py"""
 
 import argparse
-import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import flags_of_fit
+from conftest import TINY, exit_code, flags_of_fit, lines_of
 
 import common
 import data
@@ -23,25 +23,26 @@ import models
 
 ROOT = Path(__file__).parent.parent
 RECIPE = {"lr": 1e-2, "weight_decay": 0.1, "batch_size": 5, "clip": 1.0}
+TOGETHER = 46  # examples: the last batch of an epoch has one example for two ranks
 
 
 def text():
-    """Conv, classification and denoising; the last batch of an epoch has one example for two ranks."""
-    task = data.load("text", "unused", denoise=True, limit=46, smoke=True)
+    """Conv, classification and denoising."""
+    task = data.load("text", "unused", denoise=True, limit=TOGETHER, smoke=True)
     model = models.SequenceModel("conv", 2, 16, task.vocab, 2, denoise=True, d_hidden=24, kernel=5)
     return task, model, common.multitask_loss
 
 
 def retrieval():
     """Pairs of documents: no rank gets half a pair."""
-    task = data.load("retrieval", "unused", limit=46, smoke=True)
+    task = data.load("retrieval", "unused", limit=TOGETHER, smoke=True)
     model = models.SequenceModel("conv", 2, 16, task.vocab, 2, docs=2, d_hidden=24, kernel=5)
     return task, model, common.classify_loss
 
 
 def s4():
     """Batch norm, whose statistics run over the global batch; lengths differ, so the ranks' counts do too."""
-    task = data.load("listops", "unused", limit=46, smoke=True)
+    task = data.load("listops", "unused", limit=TOGETHER, smoke=True)
     model = models.SequenceModel("s4", 2, 16, task.vocab, 10, d_state=8, max_length=2000, norm="batch")
     return task, model, common.classify_loss
 
@@ -49,12 +50,11 @@ def s4():
 CASES = {"text": text, "retrieval": retrieval, "s4": s4}
 
 
-def train(case, folder, micro_batch=None, epochs=2):
+def train(case, folder, micro_batch=None, epochs=2, change=lambda model: model):
     """20 steps in float64, so that only differences in the mathematics show -> (losses of the steps, what
     fit returns, the trained parameters)."""
     torch.manual_seed(0)
     task, model, loss_fn = CASES[case]()
-    args = flags_of_fit(micro_batch=micro_batch)
     losses, whole = [], common.sum_gradients
 
     def watched(model, loss):
@@ -65,10 +65,16 @@ def train(case, folder, micro_batch=None, epochs=2):
     common.sum_gradients = watched
     try:
         folder.mkdir(exist_ok=True)
-        result = common.fit(model.double(), task, loss_fn, RECIPE | {"epochs": epochs}, args, folder)
+        args, hp = flags_of_fit(micro_batch=micro_batch), RECIPE | {"epochs": epochs}
+        result = common.fit(change(model).double(), task, loss_fn, hp, args, folder)
     finally:
         common.sum_gradients = whole
     return losses, result, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def with_torchs_own_norm(model):
+    model.mine = torch.nn.BatchNorm1d(4)
+    return model
 
 
 def one_of_two(rank, port, folder):
@@ -76,13 +82,13 @@ def one_of_two(rank, port, folder):
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     common.join_ranks(argparse.ArgumentParser(), "cpu")
+    with pytest.raises(common.UserError, match="batch norm"):
+        train("text", folder / "refused", change=with_torchs_own_norm)
     for case in CASES:
         torch.save(train(case, folder / case), folder / f"{case}-{rank}.pt")
 
 
 def free_port():
-    import socket
-
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -113,6 +119,8 @@ def test_two_ranks_train_as_one_process(case, two_ranks, tmp_path):
     assert theirs["test_acc"] == pytest.approx(result["test_acc"], abs=1e-12)
     assert theirs["train_acc"] == pytest.approx(result["train_acc"], abs=0.03)  # one example counts twice
     assert theirs["ranks"] == 2 and result["ranks"] == 1
+    theirs, ours = (lines_of(p / "log.jsonl")[0]["val"] for p in (two_ranks / case, tmp_path / "alone"))
+    assert theirs == pytest.approx(ours)
 
 
 @pytest.mark.parametrize("case", ["text", "retrieval"])
@@ -123,57 +131,26 @@ def test_micro_batches_train_as_whole_batches(case, tmp_path):
     assert same["test_acc"] == pytest.approx(result["test_acc"], abs=1e-12)
 
 
-def test_micro_batches_are_refused_where_a_norm_looks_across_examples(tmp_path):
-    with pytest.raises(common.UserError, match="leave the flag out"):
-        train("s4", tmp_path / "parts", micro_batch=2)
-    train("s4", tmp_path / "whole", micro_batch=5, epochs=1)
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 7, 8])
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_shares_cover_a_batch_once(n, ranks):
-    shares = [data.share_of(n, rank, ranks) for rank in range(ranks)]
-    times = torch.zeros(n)
-    for start, stop, copies in shares:
-        assert stop > start  # an empty share would leave the others waiting
-        times[start:stop] += 1 / copies
-    torch.testing.assert_close(times, torch.ones(n))
-
-
-def test_augmented_images_are_the_same_whoever_computes_them():
-    rgb = torch.randint(256, (7, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    task = replace(data.load("image", "unused", augment="none", limit=7, smoke=True), rgb=rgb.numpy())
-    plan = [torch.tensor([3, 1, 0, 5]), torch.tensor([6])]
-    whole = list(task.training_batches(plan, None, epoch=2))
-    for batches in zip(whole, *(task.training_batches(plan, None, 2, rank, 2) for rank in (0, 1))):
-        batch, *shares = batches
-        shares = shares[:1] if len(batch.label) == 1 else shares
-        assert torch.equal(batch.tokens, torch.cat([share.tokens for share in shares]))
-        assert torch.equal(batch.label, torch.cat([share.label for share in shares]))
-        copies = 2 if len(batch.label) == 1 else 1
-        assert all(share.examples == copies * len(batch.label) for share in shares)
-        assert all(share.positions == copies * batch.positions for share in shares)
-
-
-def test_ranks_share_an_evaluation():
-    task = data.load("text", "unused", smoke=True)
-    whole = list(task.evaluation_batches("test", positions=3000))
-    shares = [list(task.evaluation_batches("test", positions=3000, rank=r, ranks=3)) for r in range(3)]
-    assert sum(len(share) for share in shares) == len(whole) > 3 and len(shares[0]) > 1
-    assert all(torch.equal(batch.tokens, shares[i % 3][i // 3].tokens) for i, batch in enumerate(whole))
-
-
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-ONE_CELL = [str(ROOT / "exp_locality.py"), "--task", "text", "--kernel", "5", "--smoke", "--amp", "off"]
-ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_micro_batches_are_refused_where_they_would_be_another_mathematics(fit_args, tmp_path):
+    """A norm that looks across examples, ours or torch's; CUDA graphs, which overwrite gradients."""
+    for case, change in (("s4", lambda model: model), ("text", with_torchs_own_norm)):
+        with pytest.raises(common.UserError, match="--micro-batch"):
+            train(case, tmp_path / case, micro_batch=2, change=change)
+    train("s4", tmp_path / "s4", micro_batch=5, epochs=1)  # one part: the batch itself
+    fit_args.micro_batch, fit_args.compile = 4, "reduce-overhead"
+    with pytest.raises(common.UserError, match="reduce-overhead"):
+        common.require_splittable(models.Norm("layer", 4), 16, fit_args)
+    common.require_splittable(models.Norm("layer", 4), 4, fit_args)
 
 
 def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     """Both ranks write one record and print once; its accuracy is that of a run in one process."""
-    command = [*TORCHRUN, str(free_port()), *ONE_CELL, "--out", str(tmp_path / "two"), "--epochs", "4"]
-    process = subprocess.Popen(
-        command, env=ONE_THREAD, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    cell = [*TINY, "--limit", "256", "--epochs", "10", "--out"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    command = [*torchrun, str(free_port()), str(ROOT / "exp_locality.py"), *cell, str(tmp_path / "two")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment, **pipes)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("two/*/log.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -182,41 +159,66 @@ def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     assert process.returncode != 0 and "the same command continues" in err
     assert list(tmp_path.glob("two/*/last.pt")) and not (tmp_path / "two" / "results.jsonl").exists()
 
-    done = subprocess.run(command, env=ONE_THREAD, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert "continuing at epoch" in done.stdout and done.stdout.count("at the best validation epoch") == 1
-    exp_locality.main([*ONE_CELL[1:], "--out", str(tmp_path / "one"), "--epochs", "4", "--device", "cpu"])
-    two, one = (
-        [json.loads(line) for line in (tmp_path / name / "results.jsonl").read_text().splitlines()]
-        for name in ("two", "one")
-    )
-    assert len(two) == len(one) == 1 and (two[0]["ranks"], one[0]["ranks"]) == (2, 1)
-    assert two[0]["run"] == one[0]["run"]  # how many ranks computed it is not part of what it is
-    assert two[0]["test_acc"] == pytest.approx(one[0]["test_acc"], abs=0.03)
+    assert "continuing after step" in done.stdout and done.stdout.count("test accuracy") == 1
+    assert exit_code(exp_locality.main, *cell, tmp_path / "one") == 0
+    [two], [one] = (lines_of(tmp_path / name / "results.jsonl") for name in ("two", "one"))
+    assert (two["ranks"], one["ranks"]) == (2, 1)
+    assert two["run"] == one["run"]  # how many ranks computed it is not part of what it is
+    assert two["test_acc"] == pytest.approx(one["test_acc"], abs=0.03)
 
 
-def augmented_batches(n):
-    """n batches of images that worker processes augment; the first is taken, so that those have begun."""
-    rgb = torch.zeros(64, 32, 32, 3, dtype=torch.uint8).numpy()
-    task = replace(data.load("image", "unused", augment="none", limit=64, smoke=True), rgb=rgb)
-    batches = task.training_batches([torch.arange(64)] * n, None, epoch=0)
-    next(batches)
-    return batches
+# ------------------------------------------------------------------------------------------ shares of data
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_workers_outlive_a_signal_to_the_whole_group(number):
-    """The loop comes to its checkpoint with their help, and ends them itself."""
-    batches = augmented_batches(20)
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_shares_cover_a_batch_once(ranks):
+    for n in (1, 2, 3, 7, 8):
+        times = torch.zeros(n)
+        for start, stop, copies in (data.share_of(n, rank, ranks) for rank in range(ranks)):
+            assert stop > start  # an empty share would leave the others waiting
+            times[start:stop] += 1 / copies
+        torch.testing.assert_close(times, torch.ones(n))
+
+
+def test_ranks_share_an_evaluation():
+    task = data.load("text", "unused", smoke=True)
+    whole = list(task.evaluation_batches("test", positions=3000))
+    shares = [list(task.evaluation_batches("test", positions=3000, rank=r, ranks=3)) for r in range(3)]
+    assert sum(len(share) for share in shares) == len(whole) > 3 and len(shares[0]) > 1
+    assert sum(len(batch.label) for batch in whole) == len(task.test.label)
+    assert all(torch.equal(batch.tokens, shares[i % 3][i // 3].tokens) for i, batch in enumerate(whole))
+
+
+def image_task(n):
+    rgb = torch.randint(256, (n, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return replace(data.load("image", "unused", augment="none", limit=n, smoke=True), rgb=rgb.numpy())
+
+
+def test_augmented_images_are_the_same_whoever_computes_them():
+    task, plan = image_task(7), [torch.tensor([3, 1, 0, 5]), torch.tensor([6])]
+    whole = list(task.training_batches(plan, None, epoch=2))
+    for batch, *shares in zip(whole, *(task.training_batches(plan, None, 2, rank, 2) for rank in (0, 1))):
+        copies = 2 if len(batch.label) == 1 else 1
+        for key in ("tokens", "label"):
+            theirs = torch.cat([getattr(share, key) for share in shares[: 3 - copies]])
+            assert torch.equal(getattr(batch, key), theirs)
+        assert all(share.examples == copies * len(batch.label) for share in shares)
+        assert all(share.positions == copies * batch.positions for share in shares)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(number):
+    """Promise 1: the loop comes to its checkpoint with their help, and ends them itself."""
+    batches = image_task(16).training_batches([torch.arange(16)] * 40, None, epoch=0)
+    next(batches)  # they have begun
     workers = multiprocessing.active_children()
     for worker in workers:
         os.kill(worker.pid, number)
-    assert workers and len(list(batches)) == 19
-
-
-def test_a_worker_that_is_killed_is_named():
-    batches = augmented_batches(40)
-    for worker in multiprocessing.active_children():
-        worker.kill()
-    with pytest.raises(data.DataError, match="was killed"):
-        list(batches)
+    assert workers
+    if number == signal.SIGKILL:
+        with pytest.raises(data.DataError, match="was killed"):
+            list(batches)
+    else:
+        assert len(list(batches)) == 39
