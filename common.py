@@ -53,8 +53,9 @@ class UserError(Exception):
     """A mistake that the user can mend. The message is one sentence that says how."""
 
 
-class Interrupted(Exception):
-    """SIGTERM or the time limit: what is trained is saved, the same command continues."""
+class Interrupted(BaseException):
+    """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
+    and like KeyboardInterrupt it is no error of what it comes into."""
 
 
 def raise_interrupted(number, frame):
