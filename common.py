@@ -53,8 +53,9 @@ class UserError(Exception):
     """A mistake that the user can mend. The message is one sentence that says how."""
 
 
-class Interrupted(Exception):
-    """SIGTERM or the time limit: what is trained is saved, the same command continues."""
+class Interrupted(BaseException):
+    """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
+    and like KeyboardInterrupt it is no error of what it comes into."""
 
 
 def raise_interrupted(number, frame):
@@ -627,6 +628,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
                     schedule.on_step()
                     at["step"] += 1
                     save_or_stop(at, end, bar, stop, save)
+            if any_rank(bool(stop))[0]:
+                leave(stop, at)  # it came while the epoch's last step was saved
             train = {name: mean(total) for name, total in sum_totals(at["totals"]).items()}
             val = measure("val")
             tick(at, since)
@@ -707,9 +710,14 @@ def save_or_stop(at, end, bar, stop, save):
         epoch, loss = len(at["curve"]) + 1, mean(at["totals"]["loss"])
         print(f"epoch {epoch}, step {at['step']}: loss {loss:.4f}", flush=True)
     if stopped:
-        if signal.SIGINT in stop:
-            raise KeyboardInterrupt
-        raise Interrupted(f"stopped at step {at['step']}; the same command continues")
+        leave(stop, at)
+
+
+def leave(stop, at):
+    """End this process as the signals in `stop` ask; the state is saved."""
+    if signal.SIGINT in stop:
+        raise KeyboardInterrupt
+    raise Interrupted(f"stopped at step {at['step']}; the same command continues")
 
 
 def keep_validation(folder, at, train, val, model, optimizer, hp):

@@ -14,6 +14,7 @@ import pytest
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # before anything imports torch
 
 import torch
+import torch.utils._device
 
 import common
 import data
@@ -41,6 +42,7 @@ def memory_that_nobody_wrote_to(monkeypatch):
 
         return filled
 
+    torch.utils._device._device_constructors()  # which remembers the real ones, for torch.device("meta")
     for make in (torch.empty, torch.empty_like):
         monkeypatch.setattr(torch, make.__name__, filling(make))
 

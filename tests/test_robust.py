@@ -125,7 +125,6 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("--kernel 5", "--task"),
         ("--task text --smoke --mini", "--smoke"),
         ("--task text --steps 5 --epochs 5", "--epochs"),
-        ("--task pathfinder --kernel 5 --mini --augment paper", "augment"),
         (f"--task text --device {MISSING} --smoke", f"--device {MISSING}"),
         ("--task text --smoke --limit 100000", "512"),
         ("--task text --smoke --out /proc/nowhere", "/proc/nowhere"),
@@ -141,6 +140,14 @@ def test_mistakes_get_one_sentence_and_exit_code_2(argv, word, tmp_path, monkeyp
     assert exit_code(exp_locality.main, *argv.split()) == 2
     err = capsys.readouterr().err
     assert word in err and err.count("error: ") == 1 and not list(tmp_path.glob("runs/*/*.pt"))
+
+
+def test_a_task_without_a_mini_tier_is_named(tmp_path, monkeypatch, capsys):
+    """Promise 4."""
+    monkeypatch.chdir(tmp_path)
+    assert exit_code(importlib.import_module("exp_spt").main, "--task", "pathx", "--mini") == 2
+    err = capsys.readouterr().err
+    assert "mini pathx" in err and err.count("error: ") == 1 and not [*tmp_path.iterdir()]
 
 
 # ------------------------------------------------------------------------------------------ odd surroundings
