@@ -1,5 +1,5 @@
-"""What README.md and docs/ show is run, parsed and compared as it stands there. `PYTHONPATH=. python tests/test_readme.py`
-writes the tables of docs/results.md anew."""
+"""What README.md and docs/ show is run, parsed and compared as it stands there.
+`PYTHONPATH=. python tests/test_readme.py` writes the tables of docs/results.md anew."""
 
 import ast
 import importlib
