@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import SCRIPTS
 
 import common
 import data
@@ -63,8 +64,7 @@ def readme_commands():
 
 
 def test_readme_quotes_a_command_of_every_script():
-    scripts = {"data", "bench", *(path.stem for path in ROOT.glob("exp_*.py"))}
-    assert scripts == {command[0] for command in readme_commands()}
+    assert {"data", "bench", *SCRIPTS} == {command[0] for command in readme_commands()}
 
 
 def test_readme_shows_what_the_recorded_results_say(tmp_path, capsys):
