@@ -819,9 +819,9 @@ def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders (under any of the names the archive's layouts give them) where they are, or were
     when they were packed; else our own sets. levels: one, or "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
-    n = 200_000
+    many = {}  # as many images as a level of the release has
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
-        n, size, wanted = MINI_PATHFINDER, 16, ("easy",)
+        many, size, wanted = {"n": MINI_PATHFINDER}, 16, ("easy",)
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
@@ -829,7 +829,8 @@ def load_pathfinder(root, name, levels, mini=False):
     sets, hashes = {}, []
     for level in wanted:
         if ours:
-            *sets[level], digest = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level, n)
+            folder = root / f"pathfinder{size}-{level}"
+            *sets[level], digest = pathfinder.generate_set(folder, size, level, **many)
         else:
             folder = official or places[0]  # gone, its packed levels stay; what is not packed is then refused
             *sets[level], digest = pathfinder.pack_png_folder(packs[level], folder, size, level)

@@ -167,17 +167,14 @@ def summarised(distances, sizes, L):
 def figure_range(args):
     """Interaction against distance for every finished model of a task, one line a model."""
     for name in common.chosen(args.task, TASKS):
-        task = data.load(name, args.data_dir, augment="none", mini=args.mini, smoke=args.smoke)
         runs = {}
         for r in records.finished_runs(args, name, SCRIPTS):
-            if (
-                r["hp"].get("stride", 1) == 1
-                and r["hp"].get("max_length", task.max_length) == task.max_length
-            ):
+            if r["hp"].get("stride", 1) == 1:
                 key = f"{r['model']} {r['cell'].get('kernel') or r['cell'].get('position') or ''}".strip()
                 runs[key] = max(r, runs.get(key, r), key=lambda run: run["val_acc"])
         if not runs:
             raise common.UserError(f"no finished run of {data.TITLES[name]} in {args.out}; train one first")
+        task = data.load(name, args.data_dir, augment="none", mini=args.mini, smoke=args.smoke)
         lines, rows = {}, []
         distances = [d for d in DISTANCES if d < task.max_length]
         for key, r in runs.items():

@@ -646,7 +646,7 @@ def test_pathfinder_is_trained_on_the_sets_that_its_recipe_names(monkeypatch):
     monkeypatch.setattr(data, "load_pathfinder", lambda *args: asked.append(args[1:]) or smoke("pathfinder"))
     for techniques in ("yes", "no"):
         data.load_recipe("pathfinder", flags(smoke=False), data.technique_rows("pathfinder", techniques), 0)
-    assert asked == [("pathfinder", "all"), ("pathfinder", "hard")]
+    assert [what[:2] for what in asked] == [("pathfinder", "all"), ("pathfinder", "hard")]
 
 
 @pytest.mark.parametrize("name, given, words", [

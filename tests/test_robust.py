@@ -147,7 +147,7 @@ def test_a_task_without_a_mini_tier_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert exit_code(importlib.import_module("exp_spt").main, "--task", "pathx", "--mini") == 2
     err = capsys.readouterr().err
-    assert "mini pathx" in err and err.count("error: ") == 1 and not [*tmp_path.iterdir()]
+    assert "--mini" in err and err.count("error: ") == 1 and not [*tmp_path.iterdir()]
 
 
 # ------------------------------------------------------------------------------------------ odd surroundings
