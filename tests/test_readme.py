@@ -1,8 +1,12 @@
 """What README.md and docs/ show is run, parsed and compared as it stands there.
-`PYTHONPATH=. python tests/test_readme.py` writes the tables of docs/results.md anew."""
+
+PYTHONPATH=. python tests/test_readme.py    writes the tables of docs/results.md anew
+"""
 
 import ast
+import contextlib
 import importlib
+import io
 import json
 import os
 import re
@@ -171,10 +175,10 @@ def printed():
     files, sections = sorted(map(str, (ROOT / "results").glob("*.jsonl"))), []
     with tempfile.TemporaryDirectory() as out:
         for name in EXPERIMENTS:
-            command = [sys.executable, f"exp_{name}.py", "--report", *files, "--out", out]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            text = re.sub(r"^figure: .*\n", "", done.stdout, flags=re.MULTILINE)
+            script = importlib.import_module(f"exp_{name}")
+            with contextlib.redirect_stdout(io.StringIO()) as text:
+                script.main(["--report", *files, "--out", out])
+            text = re.sub(r"^figure: .*\n", "", text.getvalue(), flags=re.MULTILINE)
             sections += re.split(r"^(?=### )", text, flags=re.MULTILINE)
     return "".join(f"\n{section.strip()}\n" for section in sections if "n=" in section)
 
