@@ -16,7 +16,7 @@ behind a moving average into the Transformer's layer. That is "ema-attention".
 
 The mini tier's claims, fixed before its runs (CLAIMS): the Transformer gains at least 2 points by denoising
 on Text (the paper: 20.6) and by shuffling on ListOps (19); it gains at least 1 point more than either MEGA.
-Rates are the best of 3e-4, 1e-3, 3e-3 on the validation set after a fifth of the training, alike for all.
+Rates are 1e-3 everywhere and not searched yet.
 
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
