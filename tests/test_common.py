@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import math
 import signal
 import time
@@ -90,8 +91,7 @@ def test_last_tenth_raises_the_rate_of_a_group_only_where_that_is_asked_for(flag
     before = rates(optimizer)
     for step in range(1, 101):
         schedule.on_step()
-        assert step >= 90 or rates(optimizer) == before
-    assert rates(optimizer) == pytest.approx([expected, 0.01 * expected])
+        assert rates(optimizer) == (before if step < 90 else pytest.approx([expected, 0.01 * expected]))
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,6 @@ def test_multitask_loss_is_classification_plus_denoising_of_every_real_position(
     assert common.mean(metrics["acc"]) == pytest.approx(((logits > 0) == batch.label.bool()).double().mean())
 
 
-@pytest.mark.parametrize("loss_fn", [common.classify_loss, common.multitask_loss])
-def test_micro_batches_give_the_gradient_of_the_batch(loss_fn):
-    """Promise 5."""
-    batch, gradients = text_batch(), []
-    for size in (7, 3, 1):
-        model = conv_model(denoise=True).double()
-        for part in batch.parts(size):
-            loss_fn(model, part)[0].backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    for gradient in gradients[1:]:
-        torch.testing.assert_close(gradient, gradients[0], rtol=1e-9, atol=1e-12)
-
-
 # ------------------------------------------------------------------------------------------ the loop
 
 
@@ -273,17 +260,18 @@ def fit_with_stops(folder, make_model, task, hp, args, stops=()):
 
 
 def test_steps_are_so_many_whatever_the_data_and_twenty_validations(fit_args, signals, tmp_path):
-    """--steps: the rate falls in the last tenth of the steps. Promise 1: stopped inside, nothing changes."""
-    hp = HP | {"steps": 60}
+    """--steps: the rate falls in the last tenth of the steps. Promise 1: stopped inside, nothing changes,
+    and dropout draws what it would have drawn."""
+    hp, model = HP | {"steps": 60}, functools.partial(conv_model, dropout=0.5)
     for limit in (8, 56):  # an epoch has 1 or 7 steps
-        result, curve = fit_with_stops(tmp_path / str(limit), conv_model, text(limit), hp, fit_args)
+        result, curve = fit_with_stops(tmp_path / str(limit), model, text(limit), hp, fit_args)
         assert (result["steps"], result["epochs"]) == (60, 20)
         assert [line["step"] for line in curve] == list(range(3, 61, 3))
         assert all((line["lr"] < 1.1e-4) >= (line["step"] >= 54) for line in curve)
         assert curve[0]["lr"] == 1e-3
-    stopped = fit_with_stops(tmp_path / "stopped", conv_model, text(56), hp, fit_args, stops=(2, 11, 40))
+    stopped = fit_with_stops(tmp_path / "stopped", model, text(56), hp, fit_args, stops=(2, 11, 40))
     assert stopped[1] == curve and stopped[0]["test_acc"] == result["test_acc"]
-    result, _ = fit_with_stops(tmp_path / "few", conv_model, text(8), HP | {"steps": 7}, fit_args)
+    result, _ = fit_with_stops(tmp_path / "few", model, text(8), HP | {"steps": 7}, fit_args)
     assert (result["steps"], result["epochs"]) == (7, 7)
 
 
@@ -362,17 +350,6 @@ def test_a_signal_while_a_checkpoint_is_written_or_read_is_not_lost(name, when, 
     assert exit_code(exp_locality.main, *TINY, "--out", tmp_path / "stopped") == 75
     assert exit_code(exp_locality.main, *TINY, "--out", tmp_path / "stopped") == 0
     assert comparable(tmp_path / "stopped") == comparable(tmp_path / "unbroken")
-
-
-def test_a_stopped_run_draws_the_dropout_of_the_unbroken_one(fit_args, signals, tmp_path):
-    """Promise 1: stopped in every step."""
-
-    def model():
-        return conv_model(dropout=0.5)
-
-    _, unbroken = fit_with_stops(tmp_path / "unbroken", model, text(32), HP, fit_args)
-    _, stopped = fit_with_stops(tmp_path / "stopped", model, text(32), HP, fit_args, stops=range(1, 9))
-    assert stopped == unbroken
 
 
 def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals, capfd):
