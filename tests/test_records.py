@@ -45,7 +45,7 @@ def report_of(tmp_path, capsys, *found):
 
 
 def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys):
-    assert run(*TINY) == 0
+    assert run(*TINY, "--amp", "auto") == 0
     [record] = lines_of(tmp_path / "results.jsonl")
     fields = """exp task model cell seed budget epochs steps test_acc val_acc best_epoch test_acc_last chance
     train_acc params seconds cpu_seconds epoch_seconds peak_gb device torch git dirty code argv hp data smoke
@@ -53,7 +53,7 @@ def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys
     assert {*fields} <= record.keys() and records.is_record(record)
     assert record["cell"] == {"kernel": 5} and record["smoke"] is True and record["budget"] == "reduced"
     assert record["data"]["counts"] == {"train": 512, "val": 128, "test": 128} and record["limit"] == 32
-    assert len(record["data"]["hash"]) == 64 and record["steps"] == 8 and record["amp"] == "off"
+    assert len(record["data"]["hash"]) == 64 and record["steps"] == 8 and record["amp"] in ("bf16", "off")
     assert not list(tmp_path.glob("*/last.pt")) and list(tmp_path.glob("*/best.pt"))
     capsys.readouterr()
     assert run(*TINY) == 0 and "is done" in capsys.readouterr().out

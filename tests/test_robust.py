@@ -46,7 +46,7 @@ def wait_for_checkpoint(process, out, since):
 def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, signals, tmp_path):
     """Promise 1: SIGKILL, SIGTERM and Ctrl-C to real processes, in steps, evaluations and (they are frequent
     here) while checkpoints are written."""
-    flags, draw, log = [*TINY, "--limit", 512, "--epochs", 20 * rounds], random.Random(0), ""
+    flags, draw, log = [*TINY, "--limit", 512, "--epochs", 16 * rounds], random.Random(0), ""
     unbroken = start(*flags, "--out", tmp_path / "unbroken")
     for number, code in [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)] * rounds:
         begun = time.time_ns()
