@@ -590,7 +590,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
                 (none: end at the first validation after so many)
     folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
                 log.jsonl
-    note        a dict about this process; the result's "starts" lists the different ones of a run
+    note        a dict about this process, with the hash of its "code"; the result's "starts" lists the
+                different ones of a run
 
     -> dict with the accuracies and what they cost. The number to report is "test_acc": the test accuracy
     at the best validation (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM,
@@ -610,7 +611,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
     at = restore(folder, parts, device, steps, args.fresh)
-    at["starts"] += [note] * (note is not None and note not in at["starts"])
+    begin(at, note)
     since = [time.monotonic(), time.process_time()]
     save = functools.partial(save_state, folder, parts, at, since)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
@@ -654,6 +655,12 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         "train_acc": at["curve"][-1]["train"]["acc"],
         "epochs": len(at["curve"]),
         "steps": at["step"],
+    } | costs(at, model, device, args)
+
+
+def costs(at, model, device, args):
+    """Rows of fit's result about what was trained, where, and what it took."""
+    return {
         "params": sum(p.numel() for p in model.parameters()),
         "seconds": round(at["seconds"], 1),
         "cpu_seconds": round(at["cpu_seconds"], 1),
@@ -664,6 +671,15 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         "amp": "bf16" if use_bf16(args.amp, device) else "off",
         "starts": at["starts"],
     }
+
+
+def begin(at, note):
+    """Enter this process into the run's list; says so where the code is no longer that of the last one."""
+    if note is None or note in at["starts"]:
+        return
+    if at["starts"] and at["starts"][-1]["code"] != note["code"]:
+        print("note: the code has changed since this run began; --fresh starts it over")
+    at["starts"].append(note)
 
 
 def training_length(task, hp):

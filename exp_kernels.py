@@ -34,6 +34,7 @@ import data
 import exp_multitask
 import models
 import records
+from exp_multitask import build
 from records import markdown, paper_and_ours_rows, percent
 
 # fmt: off
@@ -217,17 +218,6 @@ def recipe(model, name, techniques="yes", mini=False):
         hp |= {row: value for row, value in common.column(MINI6, TASKS6, name).items() if row in hp}
         hp |= {"d_state": MINI_STATE[model]} if model in MINI_STATE else {}
     return hp | data.technique_rows(name, techniques, mini)
-
-
-def build(task, hp):
-    """Embedding, `depth` blocks of one family, mean pooling, head; for the texts a denoising head."""
-    return models.SequenceModel(
-        vocab=task.vocab,
-        classes=task.classes,
-        docs=task.docs,
-        denoise=hp["technique"] == "denoising",
-        **common.model_rows(hp),
-    )
 
 
 def kernel_profile(block, L):

@@ -143,12 +143,9 @@ def interactions(model, task, distances, examples=64, seed=0, shuffle=False):
     nothing, found = f(tokens), []
     for distance in distances:
         i = (torch.rand(len(rows), generator=draw) * (length - distance).clamp(min=1)).long()
-        j, fits = i + distance, length > distance
+        j, fits = (i + distance).clamp(max=tokens.shape[1] - 1), length > distance
         first, second = tokens.clone(), tokens.clone()
-        first[rows, i], second[rows, j.clamp(max=tokens.shape[1] - 1)] = (
-            other(i),
-            other(j.clamp(max=len(mask[0]) - 1)),
-        )
+        first[rows, i], second[rows, j] = other(i), other(j)
         both = torch.where(first != tokens, first, second)
         size = (f(both) - f(first) - f(second) + nothing).abs()
         found.append(float(size[fits].mean()) if fits.any() else 0.0)

@@ -113,9 +113,6 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
         note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
         note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
-        state = None if args.fresh else common.load_checkpoint(folder / "last.pt", "cpu")
-        if state and state.get("starts") and state["starts"][-1]["code"] != note["code"]:
-            print("note: the code has changed since this run began; --fresh starts it over")
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
@@ -137,7 +134,7 @@ def announce(args, folder, model, task, hp):
     precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
     n = len(task.train.label)
     length = hp.get("max_length") or task.max_length
-    steps = hp.get("steps") or math.ceil(n / hp["batch_size"]) * hp["epochs"]
+    steps, _ = common.training_length(task, hp)
     print(f"\n{folder}")
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
     print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
@@ -284,7 +281,7 @@ def read_records(paths):
 def report_records(args, script, tasks=None, models=None, cell=None):
     """The records for one script's tables: no smoke runs, of identical cells the newest.
 
-    tasks, models, cell   what the table has; cells with other keys than `cell` (or without some) are not its
+    tasks, models, cell   what the table has; cells with other keys than `cell` are not its
     """
     exp = Path(script).stem.removeprefix("exp_")
     default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
