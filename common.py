@@ -46,6 +46,7 @@ if QUIET:
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 PERIODS = 20  # --steps: the training is cut into so many parts, each of which ends like an epoch
+CONTINUES = "the same command continues (without --fresh)"
 EXIT_USER, EXIT_CONTINUE, EXIT_CTRL_C, EXIT_NO_READER = 2, 75, 130, 141  # 75: EX_TEMPFAIL of sysexits.h
 
 
@@ -59,7 +60,7 @@ class Interrupted(BaseException):
 
 
 def raise_interrupted(number, frame):
-    raise Interrupted("stopped; the same command continues")
+    raise Interrupted(f"stopped; {CONTINUES}")
 
 
 @contextlib.contextmanager
@@ -75,7 +76,7 @@ def exit_cleanly(*expected):
     except Interrupted as stop:
         last_words(stop, EXIT_CONTINUE)
     except KeyboardInterrupt:
-        last_words("interrupted; the same command continues", EXIT_CTRL_C)
+        last_words(f"interrupted; {CONTINUES}", EXIT_CTRL_C)
     except (UserError, *expected) as error:
         last_words(f"error: {error}", EXIT_USER)
     except BrokenPipeError:  # `| head`: nobody reads on
@@ -83,7 +84,7 @@ def exit_cleanly(*expected):
         raise SystemExit(EXIT_NO_READER) from None
     except OSError as error:  # its file and its reason: a full disk, a folder that is read-only
         why = f"{error.strerror or error}: {error.filename}" if error.filename else error
-        last_words(f"error: {why}; mend that, then the same command continues", EXIT_USER)
+        last_words(f"error: {why}; mend that, then {CONTINUES}", EXIT_USER)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -152,8 +153,12 @@ def duration(text):
     return found
 
 
-def add_common_flags(parser, tasks):
-    """The flags that every experiment has; `tasks` are the columns of its table."""
+def make_parser(description, tasks, techniques=True):
+    """A parser with the flags that every experiment has; `tasks` are the columns of its table. techniques:
+    with the flags of paper A's training techniques."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     # fmt: off
     add = parser.add_argument_group("what to run").add_argument
     add("--task", nargs="+", choices=[*tasks, "all"], metavar="TASK", help=f"{', '.join(tasks)}, or all")
@@ -177,7 +182,12 @@ def add_common_flags(parser, tasks):
         help="do not batch by length; much more padding")
     add("--limit", type=positive_int, metavar="N",
         help="train on N examples (nested subsets; of a generated task more than it has: fresh ones)")
+    add("--limit-test", type=positive_int, metavar="N", help="test on N examples (a fixed choice)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
+    if techniques:
+        add("--no-techniques", action="store_true",
+            help="no augmentation, shuffling, denoising or further sets")
+        add("--augment", choices=("paper", "flip", "d4", "none"), help="training augmentation of images")
 
     add = parser.add_argument_group("execution (does not change which run this is)").add_argument
     add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
@@ -192,16 +202,7 @@ def add_common_flags(parser, tasks):
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
     add("--fresh", action="store_true", help="start over: ignore this cell's checkpoint and record")
     # fmt: on
-
-
-def add_technique_flags(parser):
-    """The flags of paper A's training techniques."""
-    parser.add_argument(
-        "--no-techniques", action="store_true", help="no augmentation, shuffling, denoising or further sets"
-    )
-    parser.add_argument(
-        "--augment", choices=("paper", "flip", "d4", "none"), help="training augmentation of images"
-    )
+    return parser
 
 
 def parse_args(parser, argv):
@@ -234,10 +235,10 @@ def chosen(values, every):
 
 # Rows of a recipe that a flag of the same name overrides.
 OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
-OVERRIDES += ("max_length",)
+OVERRIDES += ("max_length", "limit_test")
 # Rows of a recipe that are not for the model.
 TRAINING = ("lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "epochs", "steps", "clip")
-TRAINING += ("technique", "augment", "denoise_norm", "stride", "hours")
+TRAINING += ("technique", "augment", "denoise_norm", "stride", "hours", "limit_test")
 
 
 def column(table, tasks, task):
@@ -587,7 +588,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     hp          lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9,
                 0.98), decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it
                 set_last_tenth, False; with the others warmup, 0, and horizon, the end of training), hours
-                (none: end at the first validation after so many)
+                (none: end at the first validation after so many), limit_test (none)
     folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
                 log.jsonl
     note        a dict about this process, with the hash of its "code"; the result's "starts" lists the
@@ -601,7 +602,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
-    task, model = task.to(device), model.to(device)
+    task, model = task.tested_on(hp.get("limit_test")).to(device), model.to(device)
     reset_peak(device)
     if args.compile:
         torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
@@ -733,7 +734,7 @@ def leave(stop, at):
     """End this process as the signals in `stop` ask; the state is saved."""
     if signal.SIGINT in stop:
         raise KeyboardInterrupt
-    raise Interrupted(f"stopped at step {at['step']}; the same command continues")
+    raise Interrupted(f"stopped at step {at['step']}; {CONTINUES}")
 
 
 def keep_validation(folder, at, train, val, model, optimizer, hp):
@@ -864,7 +865,7 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
                 loss, metrics = loss_fn(model, batch)
             add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
     if any_rank(bool(stop))[0]:
-        raise Interrupted("stopped in an evaluation; the same command continues")
+        raise Interrupted(f"stopped in an evaluation; {CONTINUES}")
     return {name: mean(total) for name, total in sum_totals(totals).items()}
 
 

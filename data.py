@@ -176,6 +176,12 @@ class Task:
     def splits(self):
         return {"train": self.train, "val": self.val, "test": self.test}
 
+    def tested_on(self, n):
+        """The task with n test examples (None: all), nested like the training examples of limited."""
+        if n is None:
+            return self
+        return replace(self, test=select(self.test, fixed_order(len(self.test.label))[:n], self.docs))
+
     def to(self, device):
         splits = {name: Split(*(t.to(device) for t in split)) for name, split in self.splits.items()}
         return replace(self, **splits)

@@ -510,9 +510,7 @@ class FigureNeedsNoTask(argparse.Action):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.make_parser(__doc__, TASKS6)
     parser.add_argument(
         "--model",
         nargs="+",
@@ -521,7 +519,6 @@ def main(argv=None):
         help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp; gmlp with --smoke; all "
         "with --figure)",
     )
-    common.add_technique_flags(parser)
     parser.add_argument(
         "--figure",
         choices=("kernels",),
@@ -532,7 +529,6 @@ def main(argv=None):
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt"
     )
-    common.add_common_flags(parser, TASKS6)
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):
         if args.report is not None:

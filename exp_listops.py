@@ -15,7 +15,6 @@ guessing its arguments by THEIR operation gets 59 %, solving two levels 73 %. Ex
 deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to generate; `--smoke` seconds.
 """
 
-import argparse
 import datetime
 import math
 import statistics
@@ -311,9 +310,7 @@ def draw(args, task, figures, chosen=None):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = common.make_parser(__doc__, ("listops",), techniques=False)
     parser.add_argument(
         "--figure",
         nargs="+",
@@ -324,7 +321,6 @@ def main(argv=None):
     parser.add_argument(
         "--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3"
     )
-    common.add_common_flags(parser, ("listops",))
     parser.set_defaults(task=["listops"])
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):

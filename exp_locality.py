@@ -257,28 +257,18 @@ def odd_kernel(text):
         return text
     kernel = common.positive_int(text)
     if kernel % 2 == 0:
-        raise argparse.ArgumentTypeError(
-            f"must be odd, so that the kernel is centred on a position, not {kernel}"
-        )
+        raise argparse.ArgumentTypeError(f"must be odd, to be centred on a position, not {kernel}")
     return kernel
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--kernel",
-        nargs="+",
-        type=odd_kernel,
-        metavar="K",
-        help="odd kernel sizes, or all: 5 7 11 21 31 61 (default all; with --smoke 5)",
-    )
-    parser.add_argument(
-        "--norm-place", choices=("post", "after"), help="the block's norm elsewhere than in front of it"
-    )
-    common.add_technique_flags(parser)
-    common.add_common_flags(parser, TASKS7)
+    parser = common.make_parser(__doc__, TASKS7)
+    # fmt: off
+    parser.add_argument("--kernel", nargs="+", type=odd_kernel, metavar="K",
+        help="odd kernel sizes, or all: 5 7 11 21 31 61 (default all; with --smoke 5)")
+    parser.add_argument("--norm-place", choices=("post", "after"),
+        help="the block's norm elsewhere than in front of it")
+    # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):
         if args.report is not None:

@@ -21,7 +21,6 @@ Rates are 1e-3 everywhere and not searched yet.
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
-import argparse
 from itertools import product
 
 import common
@@ -277,18 +276,11 @@ def report(args):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        choices=[*TABLES, *VARIANTS, "all"],
-        metavar="MODEL",
-        help=f"{', '.join(TABLES)}; not in the paper: {', '.join(VARIANTS)}; all (default transformer)",
-    )
-    common.add_technique_flags(parser)
-    common.add_common_flags(parser, COLUMNS)
+    parser = common.make_parser(__doc__, COLUMNS)
+    # fmt: off
+    parser.add_argument("--model", nargs="+", choices=[*TABLES, *VARIANTS, "all"], metavar="MODEL",
+        help=f"{', '.join(TABLES)}; not in the paper: {', '.join(VARIANTS)}; all (default transformer)")
+    # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):
         if args.report is not None:

@@ -30,7 +30,6 @@ and local statistics stay. A model that follows the contour changes its answer w
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
-import argparse
 from itertools import product
 
 import numpy as np
@@ -322,36 +321,17 @@ def stride_flag(text):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        choices=[*NAMES, "all"],
-        metavar="MODEL",
-        help=f"{', '.join(NAMES)} or all (default bag conv transformer s4 gmlp; smoke: conv)",
-    )
-    parser.add_argument(
-        "--kernel",
-        nargs="+",
-        type=exp_locality.odd_kernel,
-        default=[5, 31],
-        metavar="K",
-        help="of conv (5 31)",
-    )
-    parser.add_argument(
-        "--stride",
-        nargs="+",
-        type=stride_flag,
-        metavar="S",
-        help="numbers or random (default 1 4 16 64 random)",
-    )
-    parser.add_argument(
-        "--figure", choices=("range", "pairs"), help="measure the finished models, train nothing"
-    )
-    common.add_technique_flags(parser)
-    common.add_common_flags(parser, TASKS)
+    parser = common.make_parser(__doc__, TASKS)
+    # fmt: off
+    parser.add_argument("--model", nargs="+", choices=[*NAMES, "all"], metavar="MODEL",
+        help=f"{', '.join(NAMES)} or all (default bag conv transformer s4 gmlp; smoke: conv)")
+    parser.add_argument("--kernel", nargs="+", type=exp_locality.odd_kernel, default=[5, 31], metavar="K",
+        help="of conv (5 31)")
+    parser.add_argument("--stride", nargs="+", type=stride_flag, metavar="S",
+        help="numbers or random (default 1 4 16 64 random)")
+    parser.add_argument("--figure", choices=("range", "pairs"),
+        help="measure the finished models, train nothing")
+    # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):
         if args.report is not None:

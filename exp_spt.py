@@ -41,7 +41,6 @@ A1  Multitask is within 2 points of SPT at equal steps, and at equally many epoc
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
-import argparse
 import contextlib
 import json
 import math
@@ -1198,8 +1197,7 @@ def has_recipe(name, model, mini):
 
 
 def make_parser():
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = common.make_parser(__doc__, TASKS, techniques=False)
     fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
     share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
     positive = common.positive_float
@@ -1226,7 +1224,6 @@ def make_parser():
     add("--augment", choices=("flip", "d4"), help="training augmentation of grey images (paper B has none)")
     add("--figure", choices=[*FIGURES], help="run the cells of a figure or appendix, or report only it")
     # fmt: on
-    common.add_common_flags(parser, TASKS)
     return parser
 
 

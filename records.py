@@ -372,7 +372,7 @@ def mean_and_error(records):
     larger (of two seeds the first alone can be close to 0 by luck)."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
-    tested = records[0]["data"].get("counts", {}).get("test", 10_000)
+    tested = records[0]["hp"].get("limit_test") or records[0]["data"].get("counts", {}).get("test", 10_000)
     variance = max(mean * (1 - mean) / tested, statistics.variance(accuracies) if n > 1 else 0.0)
     return mean, math.sqrt(variance / n)
 
@@ -392,6 +392,8 @@ def terms(record, paper):
     if "epochs" in changed:
         of = f" of {paper['epochs']}" if paper.get("epochs") else ""
         words.append(f"{changed.pop('epochs')}{of} epochs")
+    for row, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
+        words += [sentence.format(changed.pop(row))] if changed.get(row) else []
     words += marks(record) + [f"{row} {value}" for row, value in changed.items()]
     return ", ".join(words)
 

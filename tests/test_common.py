@@ -1,6 +1,5 @@
 """common.py: optimiser, schedules, losses, and what fit promises. pytest tests/test_common.py"""
 
-import argparse
 import contextlib
 import functools
 import math
@@ -379,8 +378,7 @@ def test_the_time_limit_ends_a_training_in_time_with_its_state_saved(tmp_path, c
 def test_a_time_limit_leaves_time_for_the_checkpoint():
     texts = ("90s", "9m", "1.5h", "7", "1:30:00", "2:30")
     assert [common.duration(text) for text in texts] == [90, 540, 5400, 7, 5400, 150]
-    parser = argparse.ArgumentParser()
-    common.add_common_flags(parser, ("text",))
+    parser = common.make_parser("", ("text",))
     for words, seconds in (("100s", 95), ("2h", 7190)):
         args = common.parse_args(parser, ["--task", "text", "--time-limit", words])
         assert seconds - 5 < args.deadline - time.monotonic() <= seconds

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, comparable, exit_code, lines_of, stop_at
+from conftest import TINY, exit_code, lines_of, stop_at
 
 import common
 import data
@@ -21,7 +21,6 @@ import models
 import records
 
 ROOT = Path(__file__).parent.parent
-MINI = ("--task", "listops", "--kernel", "5", "--mini", "--steps", "20", "--limit", "200", "--device", "cpu")
 
 # What every table reads of a record.
 RECORD = dict(run="a", exp="locality", task="text", model="conv", cell={"kernel": 5}, seed=0, limit=None)
@@ -507,23 +506,3 @@ def test_reports_keep_budgets_apart_and_average_seeds(tmp_path, capsys):
     assert len(rows) == 2 and "70.0 ± 0.3 n=2 1 min (paper 89.0)" in rows[0]
     assert "K=5; lr 0.5" in rows[1] and "60.0 ± 0.5 n=1" in rows[1]
     assert "99.99" not in out and "70.00 (" not in rest and "88.50" not in small
-
-
-def test_a_mini_run_is_a_cell_of_its_own_that_is_stopped_and_continued(run, tmp_path, capsys, monkeypatch):
-    """Promises 1 and 7."""
-    monkeypatch.setattr(data, "MINI_COUNTS", {"train": 400, "val": 60, "test": 60})
-    flags = [*MINI, "--data-dir", tmp_path / "data"]
-    stop_at(7, lambda: run(*flags))
-    assert run(*flags) == 0
-    assert exit_code(exp_locality.main, *flags, "--out", tmp_path / "unbroken") == 0
-    assert comparable(tmp_path) == comparable(tmp_path / "unbroken")
-    [record] = lines_of(tmp_path / "results.jsonl")
-    assert record["budget"] == "mini" and record["mini"] is True and record["run"].startswith("mini-")
-    assert (record["steps"], record["epochs"]) == (20, 20) and record["amp"] == "off"
-    assert record["data"]["baselines"].keys() == {"majority", "root rule"}
-    capsys.readouterr()
-    assert run("--report", tmp_path / "results.jsonl") == 0
-    mini, rest = capsys.readouterr().out.split("### Table 1, as the paper ran it")
-    number = f"{100 * record['test_acc']:.1f} ±"
-    assert "K=5; 200 examples, steps 20" in mini and number in mini and "reduced" not in rest
-    assert "n=1" not in rest

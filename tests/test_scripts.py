@@ -13,14 +13,17 @@ import statistics
 import numpy as np
 import pytest
 import torch
+from conftest import exit_code, lines_of, stop_at
 
 import common
 import data
 import exp_kernels
 import exp_listops
+import exp_locality
 import exp_multitask
 import exp_positional
 import exp_range
+import exp_spt
 import listops
 import models
 import records
@@ -448,3 +451,37 @@ def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots():
     roots, labels, predicted = exp_listops.predictions(Roots(), task, "test", args)
     assert (predicted == np.array([9, 4, 0, 3])[roots]).all()
     assert sorted(labels.tolist()) == sorted(task.test.label.tolist())
+
+
+# ------------------------------------------------------------------------------------------ the mini tier
+
+
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        (exp_locality, "--kernel 5"),
+        (exp_multitask, "--model transformer"),
+        (exp_kernels, "--model s4"),
+        (exp_positional, "--position learned"),
+        (exp_range, "--model conv --kernel 5 --stride 4"),
+        (exp_spt, "--model s4 --objective none masked"),
+    ],
+)
+def test_a_mini_cell_is_stopped_and_ends_like_the_unbroken_one(
+    script, words, signals, tmp_path, monkeypatch, capsys
+):
+    """Promise 1, at real sizes but for the number of steps and of examples. The report shows the cell."""
+    monkeypatch.setattr(data, "MINI_COUNTS", {"train": 400, "val": 60, "test": 60})
+    flags = ["--task", "listops", *words.split(), "--mini", "--steps", 6, "--limit", 100, "--limit-test", 60]
+    flags += ["--device", "cpu", "--data-dir", tmp_path / "data"]
+    stop_at(2, lambda: exit_code(script.main, *flags, "--out", tmp_path / "stopped"))
+    for out in ("stopped", "unbroken"):
+        assert exit_code(script.main, *flags, "--out", tmp_path / out) == 0
+    kept = ("run", "test_acc", "val_acc", "steps", "budget", "mini", "amp")
+    stopped, unbroken = (
+        [{k: r[k] for k in kept} for r in lines_of(tmp_path / out / "results.jsonl")]
+        for out in ("stopped", "unbroken")
+    )
+    assert stopped == unbroken and all(r["budget"] == "mini" and r["amp"] == "off" for r in stopped)
+    assert {(r["run"].startswith("mini-"), r["mini"]) for r in stopped} == {(True, True)}
+    assert "100 examples" in capsys.readouterr().out
