@@ -485,3 +485,20 @@ def test_a_mini_cell_is_stopped_and_ends_like_the_unbroken_one(
     assert stopped == unbroken and all(r["budget"] == "mini" and r["amp"] == "off" for r in stopped)
     assert {(r["run"].startswith("mini-"), r["mini"]) for r in stopped} == {(True, True)}
     assert "100 examples" in capsys.readouterr().out
+
+
+def test_the_dial_at_1_is_the_cell_of_exp_locality(tmp_path, monkeypatch, capsys):
+    """One training under two names: exp_range reports both as its own, and counts them once."""
+    monkeypatch.setattr(data, "MINI_COUNTS", {"train": 400, "val": 60, "test": 60})
+    flags = ["--task", "listops", "--kernel", 5, "--mini", "--out", tmp_path, "--data-dir", tmp_path / "data"]
+    assert exit_code(exp_locality.main, *flags) == 0
+    assert exit_code(exp_range.main, *flags, "--model", "conv", "--stride", 1) == 0
+    first, second = lines_of(tmp_path / "results.jsonl")
+    assert (first["test_acc"], first["val_acc"]) == (second["test_acc"], second["val_acc"])
+    capsys.readouterr()
+    for line in (first, second):
+        (tmp_path / "one.jsonl").write_text(json.dumps(line) + "\n")
+        assert exit_code(exp_range.main, "--report", tmp_path / "one.jsonl", "--mini", "--out", tmp_path) == 0
+        assert f"| convolution K=5 | {100 * line['test_acc']:.1f} ±" in capsys.readouterr().out
+    exp_range.main(["--report", str(tmp_path / "results.jsonl"), "--mini", "--out", str(tmp_path)])
+    assert "(n=1)" in capsys.readouterr().out
