@@ -398,15 +398,6 @@ def terms(record, paper):
     return ", ".join(words)
 
 
-def sorted_terms(rows):
-    """(…, words) rows in the order that numbers have, not letters: 4 epochs before 16."""
-
-    def key(row):
-        return [row[:-1], [int(w) if w.isdigit() else 0 for w in row[-1].replace(",", "").split()], row[-1]]
-
-    return sorted(rows, key=key)
-
-
 def best_recipe(records):
     """If a cell was run with several recipes or on several data sets, the records of the one with the best
     mean validation accuracy; says what is left out."""
@@ -436,32 +427,25 @@ def paper_and_ours_rows(label, paper, records, tasks):
 
 
 def print_reduced(table, records, variant, recipe, titles):
-    """Print the runs below the paper's budget, if there are any: a row for each task and equal terms, a
-    column for each variant that was run.
+    """Print the runs below the paper's budget, if there are any. Runs of one task on equal terms are
+    neighbours, in the order of the variants; they may be compared.
 
-    variant   {run: heading of its column}, in the order of the columns
+    variant   {run: name of its row}, in the order of the rows
     recipe    record -> the paper's full recipe of its cell
     titles    {task: title}, in the order of the rows
     """
-    records = [r for r in records if r["budget"] == "reduced"]
-    if not records:
-        return
-    used = {variant[r["run"]] for r in records}
-    labels = [label for label in dict.fromkeys(variant.values()) if label in used]
-    tasks, groups = list(titles), {}
+    groups, tasks, names = {}, list(titles), list(dict.fromkeys(variant.values()))
     for r in records:
-        group = groups.setdefault((tasks.index(r["task"]), terms(r, recipe(r))), {})
-        group.setdefault(variant[r["run"]], []).append(r)
-    rows = [
-        [
-            titles[tasks[i]],
-            words,
-            *(summary(best_recipe(groups[i, words].get(label, []))) for label in labels),
+        if r["budget"] == "reduced":
+            key = tasks.index(r["task"]), terms(r, recipe(r)), names.index(variant[r["run"]])
+            groups.setdefault(key, []).append(r)
+    if groups:
+        rows = [
+            [titles[tasks[i]], names[j], summary(best_recipe(groups[i, words, j])), words]
+            for i, words, j in sorted(groups)
         ]
-        for i, words in sorted_terms(groups)
-    ]
-    print(f"### {table} at reduced budgets\n\nTest accuracy in %; compare only inside one row\n")
-    print(markdown(["Task", "trained on", *labels], rows) + "\n")
+        print(f"### {table} at reduced budgets\n\nCompare rows with equal terms only\n")
+        print(markdown(["Task", "", "test accuracy (%)", "trained on"], rows) + "\n")
 
 
 def report_plain(args, script):
