@@ -163,7 +163,7 @@ def report(args):
     found.sort(key=lambda r: r["cell"]["kernel"])
     records.report_mini(
         found,
-        title="Table 1",
+        title="Table 1: how far do small convolutions get?",
         script=__file__,
         tasks=TASKS7,
         titles=data.TITLES,

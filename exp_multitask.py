@@ -244,7 +244,7 @@ def report(args):
     variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in found}
     records.report_mini(
         found,
-        title="Table 2",
+        title="Table 2: what do the training techniques give?",
         script=__file__,
         tasks=COLUMNS,
         titles=data.TITLES,

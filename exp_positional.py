@@ -116,7 +116,7 @@ def report(args):
     variant = {r["run"]: label(**r["cell"]) for r in found}
     records.report_mini(
         found,
-        title="Table 4",
+        title="Table 4: which positions does a Transformer need?",
         script=__file__,
         tasks=COLUMNS,
         titles=data.TITLES,

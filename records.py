@@ -517,7 +517,7 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
         words = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
         cells.setdefault((r["task"], label(r) + (f"; {words}" if words else "")), []).append(r)
     tasks = [name for name in tasks if any(task == name for task, _ in cells)]
-    print(f"### {title}, mini tier\n")
+    print(f"### {title} (mini tier)\n")
     if not cells:
         print(f"not run yet: python {Path(script).name} --task ... --mini\n")
     else:
