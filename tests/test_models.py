@@ -20,9 +20,37 @@ def crandn(*shape, seed=0):
     return torch.complex(randn(*shape, seed=seed), randn(*shape, seed=seed + 1))
 
 
+def masked(*lengths):
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
 def error(got, want):
     """Largest difference relative to the largest entry of the definition's answer."""
     return ((got - want).abs().max() / want.abs().max()).item()
+
+
+def drawn(block, *names):
+    """`block` in float64 with all its parameters, or those named, far from the start."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for name, p in block.double().named_parameters():
+            if not names or name in names:
+                p.normal_()
+    return block
+
+
+def same_gradients(module, x, mask, naive, tolerance=1e-9):
+    """module(x, mask) against naive(x, mask), written from the definition: outputs at real positions, and the
+    gradient of the input and of every parameter."""
+    weights, results = randn(*x.shape, seed=99).to(x.dtype), []
+    for function in (module, naive):
+        module.zero_grad()
+        given = x.clone().requires_grad_()
+        y = function(given, mask)[mask]
+        (y * weights[mask]).sum().backward()
+        results.append([y.detach(), given.grad[mask], *(p.grad for p in module.parameters())])
+    for name, got, want in zip(["output", "input", *dict(module.named_parameters())], *results):
+        assert error(got, want) < tolerance, name
 
 
 # ------------------------------------------------------------------------------------------ convolutions
@@ -33,30 +61,6 @@ def test_chunked_conv1d_is_conv1d(length, kernel, groups):
     x, weight, bias = randn(2, length, 8), randn(16, 8 // groups, kernel, seed=1), randn(16, seed=2)
     want = F.conv1d(x.transpose(1, 2), weight, bias, padding=kernel // 2, groups=groups).transpose(1, 2)
     assert error(models.chunked_conv1d(x, weight, bias, groups), want) < 1e-12
-    single = models.chunked_conv1d(x.float(), weight.float(), bias.float(), groups)
-    assert single.dtype == torch.float32 and error(single.double(), want) < 1e-5
-
-
-def test_chunked_conv1d_under_autocast_is_about_as_exact_as_conv1d():
-    """In the norm, forwards and to both inputs: bf16 has a relative step of 2^-8."""
-    x, weight = randn(2, 300, 32, dtype=torch.float32), randn(16, 32, 61, seed=1, dtype=torch.float32)
-
-    def results(convolve, *inputs):
-        inputs = [tensor.clone().requires_grad_() for tensor in inputs]
-        y = convolve(*inputs)
-        y.double().square().mean().backward()
-        return [tensor.detach().double() for tensor in (y, *(tensor.grad for tensor in inputs))]
-
-    def direct(x, weight):
-        return F.conv1d(x.mT, weight, padding=30).mT
-
-    want = results(direct, x.double(), weight.double())
-    with torch.autocast("cpu", torch.bfloat16):
-        got, usual = results(models.chunked_conv1d, x, weight), results(direct, x, weight)
-    assert models.chunked_conv1d(x, weight).dtype == torch.float32
-    for ours, theirs, exact in zip(got, usual, want):
-        distance = (ours - exact).norm() / exact.norm()
-        assert distance < 3 * (theirs - exact).norm() / exact.norm() and distance < 0.02
 
 
 def direct_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
@@ -69,13 +73,6 @@ def direct_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
         for j in range(0 if k_bwd is None else min(L - t - bwd_lag, k_bwd.shape[1])):
             y[..., t] += k_bwd[:, j] * u[..., t + j + bwd_lag]
     return y
-
-
-def test_functions_take_their_arguments_by_name():
-    u, k = torch.randn(2, 3, 8), torch.randn(3, 8)
-    assert torch.equal(models.long_conv(k_fwd=k, u=u), models.long_conv(u, k))
-    Lambda, W = torch.randn(4, dtype=torch.complex64), torch.randn(1, 2, 4, dtype=torch.complex64)
-    assert torch.equal(models.dlr_kernel(L=8, W=W, Lambda=Lambda), models.dlr_kernel(Lambda, W, 8))
 
 
 @pytest.mark.parametrize("lag", [0, 1])
@@ -92,35 +89,32 @@ def test_long_conv_has_the_right_gradients_and_tiles_its_kernels():
     u, forward, backward = tensors
     whole = models.long_conv(u, forward.repeat(2, 1), backward.repeat(2, 1))
     assert error(models.long_conv(u, forward, backward), whole) < 1e-12
-
-
-def test_long_conv_keeps_float32_under_autocast():
-    u, k = randn(1, 2, 300, dtype=torch.float32), randn(2, 300, seed=1, dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = models.long_conv(u.bfloat16(), k)
-    assert y.dtype == torch.float32
-    assert error(y, models.long_conv(u.bfloat16().double(), k.double())) < 1e-5
+    (first,) = torch.autograd.grad(whole.square().sum(), u, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):  # second ones would be wrong
+        first.sum().backward()
 
 
 def test_kernels_and_scans_do_not_notice_autocast():
-    """Their matrix products would become bf16, two digits instead of seven."""
+    """Their matrix products would become bf16, two digits instead of seven. Arguments may be named."""
     single = {"dtype": torch.float32}
     Lambda, P, B = (torch.view_as_real(z.repeat(3, 1)).float() for z in models.hippo_legs(8))
     C, dt, u = randn(2, 3, 4, 2, **single), torch.full((3,), 0.01), randn(2, 40, 3, **single)
     state, gate = randn(4, 3, 2, **single), randn(3, 4, 2, **single)
     calls = {
-        "dplr_kernel": (Lambda, P, B, C, dt, 64),
-        "diagonal_kernel": (Lambda, B, C, dt, 64),
-        "ema_kernel": (*(randn(3, 4, seed=i, **single) for i in range(4)), 64),
-        "dlr_kernel": (Lambda[0], C, 64),
-        "s5_apply": (u, Lambda[0], state, gate, torch.ones(3), torch.full((4,), -3.0)),
-        "lru_apply": (u, *(torch.full((4,), -1.0),) * 3, state, gate, torch.ones(3)),
-        "long_conv": (u.mT, randn(3, 40, **single), randn(3, 40, **single)),
+        "dplr_kernel": dict(C_tilde=C, Lambda=Lambda, P=P, B=B, dt=dt, L=64),
+        "diagonal_kernel": dict(Lambda=Lambda, B=B, C=C, dt=dt, L=64),
+        "ema_kernel": dict(zip(("alpha", "delta", "beta", "gamma"), randn(4, 3, 4, **single)), L=64),
+        "dlr_kernel": dict(L=64, W=C, Lambda=Lambda[0]),
+        "s5_apply": dict(u=u, Lambda=Lambda[0], B=state, C=gate, D=dt, log_step=torch.full((4,), -3.0)),
+        "lru_apply": dict(u=u, B=state, C=gate, D=dt)
+        | {name: torch.full((4,), -1.0) for name in ("nu_log", "theta_log", "gamma_log")},
+        "long_conv": dict(k_fwd=randn(3, 40, **single), u=u.mT, k_bwd=randn(3, 40, **single)),
+        "chunked_conv1d": dict(x=u, weight=randn(3, 3, 15, **single), bias=dt),
     }
-    for name, args in calls.items():
-        want = getattr(models, name)(*args)
+    for name, arguments in calls.items():
+        want = getattr(models, name)(**arguments)
         with torch.autocast("cpu", torch.bfloat16):
-            got = getattr(models, name)(*args)
+            got = getattr(models, name)(**arguments)
         assert got.dtype == torch.float32 and torch.equal(got, want), name
 
 
@@ -164,11 +158,15 @@ def test_s4_kernel_is_the_dense_bilinear_recurrence(L, N):
     assert single.dtype == torch.float32 and error(single.double(), want) < 1e-4
 
 
-def test_s4_kernel_has_the_right_gradients(monkeypatch):
+def test_s4_kernel_has_the_right_gradients_and_does_many_features_in_parts():
     Lambda, P, B = (torch.view_as_real(z.repeat(2, 1)).requires_grad_() for z in models.hippo_legs(4))
     C, dt = randn(2, 2, 2, 2).requires_grad_(), torch.tensor([0.02, 0.3]).double().requires_grad_()
-    monkeypatch.setattr(models.CauchySum, "chunks", lambda x, s: [slice(0, 1), slice(1, 2)])
     assert torch.autograd.gradcheck(lambda *args: models.dplr_kernel(*args, 7), (Lambda, P, B, C, dt))
+    Lambda, P, B = (z.repeat(40, 1) for z in models.hippo_legs(64))  # 32 x 513 terms each, 2^18 at once
+    C, dt = crandn(1, 40, 32), torch.linspace(0.01, 0.1, 40).double()
+    parts = [(z[:25], z[25:]) for z in (Lambda, P, B)] + [C.split((25, 15), 1), (dt[:25], dt[25:])]
+    want = torch.cat([models.dplr_kernel(*part, 1024) for part in zip(*parts)], 1)
+    assert error(models.dplr_kernel(Lambda, P, B, C, dt, 1024), want) < 1e-12
 
 
 def test_hippo_is_the_normal_part_of_its_matrix():
@@ -188,28 +186,21 @@ def test_hippo_is_the_normal_part_of_its_matrix():
     assert ((free.imag - clamped.imag).abs() > 1e-9).sum() == 11 and clamped.imag.abs().max() == 2
 
 
-@pytest.mark.parametrize("discretization", ["zoh", "bilinear"])
-def test_s4d_kernel_is_its_recurrence(discretization):
+def test_s4d_kernel_is_its_recurrence():
     L, N = 130, 16
     dt = torch.tensor([1e-4, 1e-2, 1e-1], dtype=torch.float64)
     Lambda, _, B = (z.repeat(3, 1) for z in models.hippo_legs(N))
     C = crandn(2, 3, N // 2)
-    z = Lambda * dt[:, None]
-    if discretization == "zoh":
-        pole, gain = z.exp(), (z.exp() - 1) / Lambda
-    else:
-        pole, gain = (1 + z / 2) / (1 - z / 2), dt[:, None] / (1 - z / 2)
-    x, want = gain * B, torch.empty(2, 3, L, dtype=torch.float64)
+    pole = (Lambda * dt[:, None]).exp()
+    x, want = (pole - 1) / Lambda * B, torch.empty(2, 3, L, dtype=torch.float64)
     for position in range(L):
         want[..., position] = 2 * (C * x).sum(-1).real
         x = pole * x
-    got = models.diagonal_kernel(Lambda, B, C, dt, L, discretization)
+    got = models.diagonal_kernel(Lambda, B, C, dt, L)
     assert error(got, want) < 1e-9
-    as_reals = models.diagonal_kernel(*map(torch.view_as_real, (Lambda, B, C)), dt, L, discretization)
+    as_reals = models.diagonal_kernel(*map(torch.view_as_real, (Lambda, B, C)), dt, L)
     assert torch.equal(as_reals, got)
-    single = models.diagonal_kernel(
-        *(a.to(torch.complex64) for a in (Lambda, B, C)), dt.float(), L, discretization
-    )
+    single = models.diagonal_kernel(*(z.to(torch.complex64) for z in (Lambda, B, C)), dt.float(), L)
     assert single.dtype == torch.float32 and error(single.double(), want) < 1e-5
 
 
@@ -234,18 +225,16 @@ def test_long_kernels_keep_their_phase():
     want = torch.exp(Lambda.to(torch.complex128)[:, None] * torch.arange(L)).sum(0).real
     assert error(models.dlr_kernel(Lambda, W, L)[0, 0].double(), want) < 1e-5
     assert error(models.power_sum(W, Lambda[None], L)[0, 0].double(), want) < 2e-4
-    v = torch.zeros(3, 1, L, dtype=torch.complex64)
+    v = torch.zeros(1, 3, 1, L, dtype=torch.complex64)
     v[..., 0] = 1
-    assert error(models.diagonal_scan(v, Lambda).real.sum(0).flatten().double(), want) < 1e-5
+    assert error(models.diagonal_scan(v, Lambda)[0].real.sum(0)[0].double(), want) < 1e-5
 
 
 def test_initial_kernels_are_as_large_as_measured():
     """The rms that a kernel makes of white noise of rms 1: sqrt(mean over rows of sum_l K[l]^2)."""
-    found = []
-    for clip in (None, 2):
-        torch.manual_seed(0)
-        found.append(models.S4Block(128, 64, 1024, clip=clip).kernel(1024).square().sum(-1).mean().sqrt())
-    assert abs(found[0] - 0.728) < 0.002 and abs(found[1] - 0.610) < 0.002  # of these 128 step sizes
+    torch.manual_seed(0)
+    rms = models.S4Block(128, 64, 1024).kernel(1024).square().sum(-1).mean().sqrt()
+    assert abs(rms - 0.728) < 0.002  # of these 128 step sizes
     for block, want in (
         (models.MegaBlock(4000, 8, 8, truncation=1024).ema, 1.07),
         (models.EMAAttentionBlock(4000, 8, 8, 8).attention, 1.07 / 64),
@@ -271,11 +260,18 @@ def test_ema_kernel_is_its_recurrence():
     assert error(got, want) < 1e-12
 
 
+def test_an_ema_that_forgets_at_once_is_a_single_tap():
+    alpha, delta = (torch.full((1, 2), 30.0, requires_grad=True) for _ in range(2))
+    k = models.ema_kernel(alpha, delta, torch.ones(1, 2), torch.ones(1, 2), 4)
+    k.sum().backward()
+    torch.testing.assert_close(k.detach(), torch.tensor([[math.sqrt(2), 0, 0, 0]]))
+    assert alpha.grad.isfinite().all() and delta.grad.isfinite().all()
+
+
 def test_dlr_kernel_is_its_sum():
     L, N = 77, 6
     Lambda, W = torch.complex(-randn(N).abs() / 10, randn(N, seed=1) * 3), crandn(2, 4, N, seed=2)
-    steps = torch.arange(L)
-    want = (W[..., None] * (Lambda[:, None] * steps).exp()).sum(2).real
+    want = (W[..., None] * (Lambda[:, None] * torch.arange(L)).exp()).sum(2).real
     assert error(models.dlr_kernel(Lambda, W, L), want) < 1e-12
 
 
@@ -292,14 +288,14 @@ def test_sgconv_kernel_is_the_hand_built_one():
             piece[..., x] = (1 - (at - low)) * sub[i, ..., low] + (at - low) * sub[i, ..., low + 1]
         pieces.append(piece * m[:, None] ** (S - 1 - i))
     want = torch.cat(pieces, -1)
-    assert want.shape[-1] == d * 2 ** (S - 1)
     assert error(models.sgconv_kernel(sub, m, 32), want) < 1e-12
     assert torch.equal(models.sgconv_kernel(sub, m, 20), models.sgconv_kernel(sub, m, 32)[..., :20])
     assert models.sgconv_kernel(sub, m, 40).shape[-1] == 40
     block = models.SGConvBlock(6, 4, 32)
-    assert (
-        block.kernel(32).norm(dim=-1) - 1
-    ).abs().max() < 1e-6  # unit norm over the full length at the start
+    assert (block.kernel(32).norm(dim=-1) - 1).abs().max() < 1e-6  # over the full length at the start
+    falling = models.SGConvBlock(6, 4, 32, position_decay=1.0)
+    flat = models.sgconv_kernel(falling.kernel_taps, torch.ones(6), 32) / torch.arange(1, 33)
+    assert error(falling.kernel(32), flat / flat.norm(dim=-1, keepdim=True)) < 1e-6
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 64, 100, 1100])
@@ -320,15 +316,20 @@ def test_s5_and_lru_are_their_loops(length, bidirectional):
 
     Lambda, log_step = torch.complex(-randn(P).abs(), 5 * randn(P, seed=7)), randn(P, seed=8) - 3
     z = Lambda * log_step.exp()
-    got = models.s5_apply(u, Lambda, B, C, D, log_step, bidirectional, "zoh")
+    got = models.s5_apply(u, Lambda, B, C, D, log_step, bidirectional)
     assert error(got, loop(z.exp(), (z.exp() - 1) / Lambda, 2)) < 1e-11
-    got = models.s5_apply(u, Lambda, B, C, D, log_step, bidirectional, "bilinear")
-    assert error(got, loop((1 + z / 2) / (1 - z / 2), log_step.exp() / (1 - z / 2), 2)) < 1e-11
-
     nu, theta, gamma = randn(P, seed=9) - 2, randn(P, seed=10), randn(P, seed=11)
     got = models.lru_apply(u, nu, theta, gamma, B, C, D, bidirectional)
     pole = torch.exp(torch.complex(-nu.exp(), theta.exp()))
     assert error(got, loop(pole, gamma.exp().to(B.dtype), 1)) < 1e-11
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_scan_has_the_right_gradients(rows):
+    """Over several blocks of 32 positions, the last of them cut."""
+    v, log_pole = crandn(rows, 2, 1, 70), torch.complex(-randn(2).abs(), randn(2, seed=1))
+    arguments = v.requires_grad_(), log_pole.requires_grad_()
+    assert torch.autograd.gradcheck(models.diagonal_scan, arguments, fast_mode=True)
 
 
 @pytest.mark.parametrize("H, C, M", [(6, 2, 20), (5, 5, 13), (6, 3, 12)])
@@ -342,44 +343,7 @@ def test_gmlp_convolution_is_a_dense_toeplitz_matrix(H, C, M):
     assert error(models.toeplitz_gate_conv(z, kernel, bias), want) < 1e-12
 
 
-def test_gmlp_block_is_its_equation():
-    torch.manual_seed(0)
-    block, L, real = models.GMLPBlock(6, 8, max_length=20, channels=4).double(), 11, 9
-    with torch.no_grad():
-        block.kernel_taps.normal_()
-        block.kernel_bias.normal_()
-    x, mask = randn(1, L, 6), torch.arange(L)[None] < real
-    normed = F.layer_norm(x, (6,))
-    z1, z2 = F.gelu(F.linear(normed, block.input_linear.weight, block.input_linear.bias)).split(8, -1)
-    # n_fft = 64 is the power of two above 20 + 41.
-    s = torch.zeros(1, L, 8, dtype=torch.float64)
-    for t in range(L):
-        for source in range(real):
-            s[:, t] += (block.kernel_taps[:, 20 + t - source] / 8).repeat(2) * z2[:, source]
-    s = F.layer_norm(s + block.kernel_bias.repeat(2), (8,))
-    want = x + F.linear(z1 * s, block.output_linear.weight, block.output_linear.bias)
-    assert error(block(x, mask)[:, :real], want[:, :real]) < 1e-12
-
-
-def test_gmlp_starts_close_to_the_identity():
-    torch.manual_seed(0)
-    block, x = models.GMLPBlock(32, 64, max_length=1024), randn(1, 1024, 32, dtype=torch.float32)
-    change = (block(x, torch.ones(1, 1024, dtype=torch.bool)) - x) - block.output_linear.bias
-    assert 0 < change.square().mean().sqrt() < 1e-3
-
-
-def test_gmlp_keeps_its_small_signals_in_float32():
-    """The convolution starts at 1e-6 beside a bias of 1, which the norm behind it takes away again."""
-    results = []
-    for dtype in (torch.float64, torch.float32):
-        torch.manual_seed(0)
-        block = models.GMLPBlock(16, 24, max_length=64).to(dtype)
-        x, mask = randn(2, 32, 16).to(dtype), torch.ones(2, 32, dtype=torch.bool)
-        (block(x, mask) * randn(2, 32, 16, seed=1).to(dtype)).sum().backward()
-        weights = block.input_linear, block.norm_gate, block.output_linear
-        results.append([linear.weight.grad.double() for linear in weights])
-    for exact, single in zip(*results):
-        assert error(single, exact) < 1e-5
+# ------------------------------------------------------------------------------------------ starts
 
 
 def test_s4_starts_with_the_same_kernel_whatever_its_longest_sequence():
@@ -408,8 +372,35 @@ def test_starts_of_the_state_spaces():
     torch.testing.assert_close(lru.gamma_log.exp(), (1 - radius.square()).sqrt(), rtol=1e-3, atol=1e-4)
 
 
-# ------------------------------------------------------------------------------------------ positions,
-# attention
+# ------------------------------------------------------------------------------------------ blocks
+
+
+def test_gmlp_block_is_its_equation():
+    L = 11
+    block = drawn(models.GMLPBlock(6, 8, max_length=20, channels=4), "kernel_taps", "kernel_bias")
+
+    def naive(x, mask):
+        z1, z2 = F.gelu(block.input_linear(block.norm(x, mask))).split(8, -1)
+        taps = (block.kernel_taps / 8).repeat(2, 1)  # n_fft = 64 is the power of two above 20 + 41
+        s = direct_conv((z2 * mask[..., None]).mT, taps[:, 20:], taps[:, :20].flip(1)).mT
+        s = block.norm_gate(s + block.kernel_bias.repeat(2))
+        return x + block.output_linear(z1 * s)
+
+    same_gradients(block, randn(2, L, 6), masked(L, 9), naive)
+
+
+def test_gmlp_keeps_its_small_signals_in_float32():
+    """The convolution starts at 1e-6 beside a bias of 1, which the norm behind it takes away again."""
+    results = []
+    for dtype in (torch.float64, torch.float32):
+        torch.manual_seed(0)
+        block = models.GMLPBlock(16, 24, max_length=64).to(dtype)
+        x, mask = randn(2, 32, 16).to(dtype), torch.ones(2, 32, dtype=torch.bool)
+        (block(x, mask) * randn(2, 32, 16, seed=1).to(dtype)).sum().backward()
+        weights = block.input_linear, block.norm_gate, block.output_linear
+        results.append([linear.weight.grad.double() for linear in weights])
+    for exact, single in zip(*results):
+        assert error(single, exact) < 1e-5
 
 
 def test_rotary_is_a_complex_rotation():
@@ -425,7 +416,7 @@ def test_rotary_is_a_complex_rotation():
     assert error(in_bf16.double(), models.rotate(x.bfloat16().double(), theta)) < 0.01  # phases are not bf16
 
 
-def test_a_mask_of_one_repeated_value_is_known_to_be_full(monkeypatch):
+def test_a_mask_of_one_repeated_value_is_known_to_be_full():
     """On every device: the meta device holds no values that could be looked at."""
 
     def ones(*shape):
@@ -439,60 +430,68 @@ def test_a_mask_of_one_repeated_value_is_known_to_be_full(monkeypatch):
         (ones(1, 9).expand(5, 9), False),
     ):
         assert models.surely_full(mask) == full
-    x, layer = torch.randn(3, 9, 16), models.Attention(16, rotary="full")
-    mask = torch.ones(1, 1, dtype=torch.bool).expand(3, 9)
-    without = layer(x, mask)
-    monkeypatch.setattr(models, "surely_full", lambda mask: False)
-    assert torch.allclose(without, layer(x, mask), atol=1e-6)
 
 
-def test_rotary_scores_depend_on_relative_position_only():
-    theta = models.rotary_frequencies(8)
-    q, k = (randn(8, seed=s).expand(30, 8) for s in (0, 1))
-    scores = models.rotate(q, theta) @ models.rotate(k, theta).T
-    for offset in (-7, 0, 12):
-        diagonal = torch.diagonal(scores, offset)
-        assert (diagonal - diagonal[0]).abs().max() < 1e-12
+def naive_transformer(block, x, mask, rotary=None, causal=False, band=None, window=None, kind="softmax"):
+    """A Transformer layer of 2 heads with explicit matrices; rotary frequencies of base 100."""
+    pre, t = block.norm_place == "pre", torch.arange(x.shape[1])
 
+    def residual(x, norm, branch):
+        return x + branch(norm(x, mask)) if pre else norm(x + branch(x), mask)
 
-def dense_attention(q, k, v, allowed):
-    scores = (q @ k.mT) / q.shape[-1] ** 0.5
-    return scores.masked_fill(~allowed, -torch.inf).softmax(-1) @ v
+    def convolve(z):
+        z, K = F.pad(z * mask[..., None], (0, 0, 5, 5)), block.conv.weight.shape[2]
+        taps = [z[:, 5 + j - K // 2 :][:, : len(t)] * block.conv.weight[:, 0, j] for j in range(K)]
+        return sum(taps) + block.conv.bias
 
+    def turn(z, width):
+        theta = 100.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        return models.rotate(z, theta * (torch.arange(width // 2) % 2))  # half of them are disabled
 
-@pytest.mark.parametrize("rotary", [None, "full", "heads"])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("real", [9, 12])
-def test_attention_is_the_explicit_matrix(rotary, causal, real):
-    torch.manual_seed(0)
-    L, heads = 12, 2
-    layer = models.Attention(8, heads, rotary=rotary, causal=causal).double()
-    theta = models.rotary_frequencies(8 if rotary == "full" else 4)
-    x, mask = randn(1, L, 8), torch.arange(L)[None] < real
-    q, k, v = layer.qkv_linear(x).split(8, -1)
-    split = lambda z: z.view(1, L, heads, 4).transpose(1, 2)  # noqa: E731
-    if rotary == "full":
-        q, k = models.rotate(q, theta), models.rotate(k, theta)
-    q, k, v = split(q), split(k), split(v)
-    if rotary == "heads":
-        q, k = models.rotate(q, theta), models.rotate(k, theta)
-    allowed = mask[:, None, None] & (torch.ones(L, L).tril().bool() if causal else torch.ones(L, L).bool())
-    want = layer.output_linear(dense_attention(q, k, v, allowed).transpose(1, 2).reshape(1, L, 8))
-    assert error(layer(x, mask)[:, :real], want[:, :real]) < 1e-12
+    def attend(z):
+        q, k, v = block.attention.qkv_linear(z).chunk(3, -1)
+        q, k = (turn(z, 8) for z in (q, k)) if rotary == "full" else (q, k)
+        q, k, v = (z.unflatten(-1, (2, 4)).transpose(1, 2) for z in (q, k, v))
+        q, k = (turn(z, 4) for z in (q, k)) if rotary == "heads" else (q, k)
+        seen = (t[:, None] >= t) | (not causal)
+        seen = seen & ((t[:, None] - t).abs() <= (len(t) if band is None else band))
+        seen = seen & ((t[:, None] // window - t // window).abs() <= 1) if window else seen
+        seen = seen & mask[:, None, None] | (t[:, None] == t)
+        if kind == "linear":
+            weight = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT) * seen
+            weight = weight / weight.sum(-1, keepdim=True)
+        else:
+            weight = (q @ k.mT / 2).masked_fill(~seen, -torch.inf).softmax(-1)
+        return block.attention.output_linear((weight @ v).transpose(1, 2).flatten(2))
+
+    x = residual(x, block.norm_conv, convolve) if block.conv else x
+    x = residual(x, block.norm1, attend)
+    return residual(x, block.norm2, lambda z: block.output_linear(block.activation(block.input_linear(z))))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("L, real", [(20, 20), (13, 13), (11, 3), (4, 2)])
-def test_local_attention_is_masked_dense_attention(L, real, causal):
-    window = 4
-    q, k, v = (randn(2, 3, L, 5, seed=s) for s in range(3))
-    t = torch.arange(L)
-    near = (t[:, None] // window - t[None] // window).abs() <= 1
-    allowed = near & (t < real) & ((t[:, None] >= t[None]) | (not causal))
-    got = models.local_attention(q, k, v, (t < real).expand(2, L), window, causal)
-    assert got.isfinite().all()
-    rows = allowed.any(1)
-    assert error(got[:, :, rows], dense_attention(q, k, v, allowed)[:, :, rows]) < 1e-12
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"rotary": "full"}, {"rotary": "heads"}, {"kind": "linear"}, {"band": 2}, {"band": 0}]
+    + [{"window": 4}, {"window": 64}, {"window": 5}],
+)
+@pytest.mark.parametrize("real", [150, 9, 150])
+def test_transformers_are_their_explicit_matrices(options, causal, real):
+    L = 150 if options.get("kind") == "linear" else 12  # several of linear attention's blocks
+    given = options | {"causal": causal}
+    turned = {"base": 100.0, "disable_half": True} if "rotary" in options else {}
+    block = drawn(models.TransformerBlock(8, 6, heads=2, **given, **turned))
+    mask = masked(L, min(real, L))
+    same_gradients(block, randn(2, L, 8), mask, lambda x, mask: naive_transformer(block, x, mask, **given))
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("prenorm", [True, False])
+@pytest.mark.parametrize("conv", [None, 1, 5])
+def test_transformer_blocks_are_their_equations(activation, prenorm, conv):
+    block = drawn(models.TransformerBlock(8, 6, activation, prenorm, heads=2, conv=conv))
+    assert block.activation is {"relu": F.relu, "gelu": F.gelu}[activation]
+    same_gradients(block, randn(2, 12, 8), masked(12, 9), lambda x, mask: naive_transformer(block, x, mask))
 
 
 def mega_reference(block, x, mask):
@@ -534,56 +533,24 @@ def mega_reference(block, x, mask):
 
 @pytest.mark.parametrize("attention", ["softmax", "laplace"])
 @pytest.mark.parametrize("chunk, causal", [(None, False), (None, True), (4, False), (4, True)])
-def test_mega_is_its_equations(attention, chunk, causal):
-    torch.manual_seed(0)
-    ema = chunk is None or causal  # False: a gated attention unit
-    options = {"chunk": chunk, "causal": causal, "prenorm": True, "ema": ema}
-    block = models.MegaBlock(4, 6, 3, 2, 16, attention, **options).double()
-    with torch.no_grad():
-        for p in block.parameters():  # far from the start, where attention is uniform
-            p.normal_()
+def test_mega_is_its_equations(attention, chunk, causal, monkeypatch):
+    """And again a few queries at a time, as long sequences attend."""
+    prenorm, ema = chunk is None, chunk is None or causal  # ema False: a gated attention unit
+    options = {"chunk": chunk, "causal": causal, "prenorm": prenorm, "ema": ema}
+    block = drawn(models.MegaBlock(4, 6, 3, 2, 16, attention, **options))
 
     def naive(x, mask):
-        x = mega_reference(block, x, mask)
-        return x + block.output_linear(F.silu(block.input_linear(block.norm_ff(x, mask))))
+        x = torch.cat([mega_reference(block, x[i : i + 1], mask[i : i + 1]) for i in range(len(x))])
+        x = x if prenorm else block.norm(x, mask)
+        z = block.norm_ff(x, mask) if prenorm else x
+        x = x + block.output_linear(F.silu(block.input_linear(z)))
+        return x if prenorm else block.norm_ff(x, mask)
 
-    same_gradients(block, randn(1, 13, 4), torch.arange(13)[None] < 10, naive)
-
-
-@pytest.mark.parametrize("attention", ["softmax", "laplace"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_mega_in_pieces_is_mega_as_a_whole(attention, causal, monkeypatch):
-    """Long sequences attend a few queries at a time: same result, same gradients."""
-    torch.manual_seed(0)
-    block = models.MegaBlock(4, 6, 8, 2, 16, attention, causal=causal).double()
-    with torch.no_grad():
-        for p in block.parameters():
-            p.normal_()
-    x, mask = randn(2, 13, 4), torch.arange(13) < torch.tensor([[13], [9]])
-    results = []
-    for most in (1 << 24, 1):
-        monkeypatch.setitem(models.MOST_SCORES, "cpu", most)
-        monkeypatch.setattr(models, "QUERIES_AT_ONCE", 5)
-        block.zero_grad()
-        y = block(x, mask)[mask]
-        y.square().sum().backward()
-        results.append([y.detach(), *(p.grad for p in block.parameters())])
-    for whole, pieces in zip(*results):
-        assert error(pieces, whole) < 1e-12
-
-
-def same_gradients(module, x, mask, naive, tolerance=1e-9):
-    """module(x, mask) against naive(x, mask), written from the definition: outputs at real positions, and the
-    gradient of the input and of every parameter."""
-    weights, results = randn(*x.shape, seed=99).to(x.dtype), []
-    for function in (module, naive):
-        module.zero_grad()
-        given = x.clone().requires_grad_()
-        y = function(given, mask)[mask]
-        (y * weights[mask]).sum().backward()
-        results.append([y.detach(), given.grad[mask], *(p.grad for p in module.parameters())])
-    for name, got, want in zip(["output", "input", *dict(module.named_parameters())], *results):
-        assert error(got, want) < tolerance, name
+    x, mask = randn(2, 13, 4), masked(13, 10)
+    same_gradients(block, x, mask, naive)
+    monkeypatch.setattr(models, "MOST_SCORES", {"cpu": 1})
+    monkeypatch.setattr(models, "QUERIES_AT_ONCE", 5)
+    same_gradients(block, x, mask, naive)
 
 
 def ema_attention_reference(block, x, mask):
@@ -620,93 +587,39 @@ def ema_attention_reference(block, x, mask):
 
 @pytest.mark.parametrize("truncation", [None, 7])
 def test_ema_attention_is_its_formulas(truncation, monkeypatch):
-    torch.manual_seed(0)
-    block = models.EMAAttentionBlock(4, 5, 6, 8, 3, 31 if truncation is None else 40, truncation, base=5.0)
-    block = block.double()
-    with torch.no_grad():
-        for p in block.parameters():
-            p.normal_()
+    longest = 31 if truncation is None else 40
+    block = drawn(models.EMAAttentionBlock(4, 5, 6, 8, 3, longest, truncation, base=5.0))
     x, mask = randn(1, 13, 4), torch.arange(13)[None] < 10
-    reference = ema_attention_reference
-    same_gradients(block, x, mask, lambda x, mask: reference(block, x, mask))
-    monkeypatch.setitem(models.MOST_SCORES, "cpu", 1)
-    monkeypatch.setattr(models, "QUERIES_AT_ONCE", 4)
-    same_gradients(block, x, mask, lambda x, mask: reference(block, x, mask))
-
-
-def rows_of(L, causal):
-    """(t, s): whether position t may see position s."""
-    return torch.ones(L, L).bool() if not causal else torch.ones(L, L).tril().bool()
+    for most in (1 << 24, 1):
+        monkeypatch.setattr(models, "MOST_SCORES", {"cpu": most})
+        monkeypatch.setattr(models, "QUERIES_AT_ONCE", 4)
+        same_gradients(block, x, mask, lambda x, mask: ema_attention_reference(block, x, mask))
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", [{"kind": "linear"}, {"band": 2}, {"band": 0}, {"conv": 5}, {"conv": 1}])
-@pytest.mark.parametrize("real", [150, 9])
-def test_attentions_of_other_kinds_are_their_sums(options, causal, real):
-    if "conv" in options and causal:
-        with pytest.raises(ValueError, match="causal"):
-            models.TransformerBlock(8, 6, causal=True, **options)
-        return
-    torch.manual_seed(0)
-    L = 150 if options.get("kind") == "linear" else 12  # several of linear attention's blocks
-    block = models.TransformerBlock(8, 6, heads=2, causal=causal, **options).double()
-    with torch.no_grad():
-        block.attention.qkv_linear.weight.normal_()
-    x, mask = randn(2, L, 8), torch.arange(L).expand(2, L) < torch.tensor([[L], [real]])
-
-    def naive(x, mask):
-        if block.conv is not None:
-            z = F.pad(block.norm_conv(x, mask) * mask[..., None], (0, 0, 5, 5))
-            weight, K = block.conv.weight, block.conv.weight.shape[2]
-            parts = [z[:, 5 + j - K // 2 :][:, :L] * weight[:, 0, j] for j in range(K)]
-            x = x + sum(parts) + block.conv.bias
-        z = block.norm1(x, mask)
-        q, k, v = (
-            part.unflatten(-1, (2, 4)).transpose(1, 2) for part in block.attention.qkv_linear(z).chunk(3, -1)
-        )
-        t = torch.arange(L)
-        allowed = rows_of(L, causal) & mask[:, None, None, :]
-        if "band" in options:
-            allowed = allowed & ((t[:, None] - t).abs() <= options["band"]) | (t[:, None] == t)
-        if options.get("kind") == "linear":
-            weight = ((F.elu(q) + 1) @ (F.elu(k) + 1).mT) * allowed
-            y = weight @ v / weight.sum(-1, keepdim=True)
-        else:
-            y = dense_attention(q, k, v, allowed)
-        x = x + block.attention.output_linear(y.transpose(1, 2).flatten(2))
-        return x + block.feed_forward(block.norm2(x, mask), mask)
-
-    same_gradients(block, x, mask, naive)
-
-
-def test_free_taps_are_soft_thresholded():
-    torch.manual_seed(0)
-    block = models.FreeBlock(6, 20, threshold=0.5, kernel_dropout=0.3).double().eval()
-    with torch.no_grad():
-        block.kernel_taps.normal_()
+def test_free_taps_are_soft_thresholded_in_s4s_block(causal):
+    block = models.FreeBlock(6, 20, threshold=0.5, kernel_dropout=0.3, causal=causal).eval()
+    block = drawn(block, "kernel_taps")
 
     def naive(x, mask):
         w = block.kernel_taps[..., :13]
-        forward, backward = w.sign() * torch.maximum(w.abs() - 0.5, torch.zeros_like(w))
+        kernel = w.sign() * torch.maximum(w.abs() - 0.5, torch.zeros_like(w))
         z = block.norm(x, mask) * mask[..., None]
-        y = direct_conv(z.mT, forward, backward).mT + block.skip_weight * z
+        y = direct_conv(z.mT, *kernel).mT + block.skip_weight * z
         return x + F.glu(block.output_linear(F.gelu(y)))
 
-    same_gradients(block, randn(2, 13, 6), torch.arange(13) < torch.tensor([[13], [8]]), naive)
+    same_gradients(block, randn(2, 13, 6), masked(13, 8), naive)
     whole, dropped = block.kernel(20), block.train().kernel(20)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], whole[kept] / 0.7)
-    assert abs(kept.sum() / (whole != 0).sum() - 0.7) < 0.15
+    assert abs(kept.sum() / (whole != 0).sum() - 0.7) < 0.2
 
 
 @pytest.mark.parametrize("L", [1, 2, 37, 64])
 @pytest.mark.parametrize("causal", [False, True])
 def test_mingru_is_its_loop(L, causal):
-    torch.manual_seed(0)
-    block = models.MinGRUBlock(6, 5, causal=causal).double()
-    with torch.no_grad():
-        block.input_linear.bias.normal_()
-    x, mask = randn(2, L, 6), torch.arange(L) < torch.tensor([[L], [max(1, L - 9)]])
+    block = drawn(models.MinGRUBlock(6, 5, causal=causal), "input_linear.bias")
+    x, mask = randn(2, L, 6), masked(L, max(1, L - 9))
 
     def naive(x, mask):
         out = torch.zeros_like(x)
@@ -725,12 +638,47 @@ def test_mingru_is_its_loop(L, causal):
     same_gradients(block, x, mask, naive)
 
 
-@pytest.mark.parametrize("position, width", [("rotary", 16), ("rotary-heads", 4)])
-def test_a_models_rotary_frequencies_are_those_it_was_asked_for(position, width):
-    table = {"position": position, "disable_half": True, "base": 100.0, "heads": 4, "d_ff": 8}
-    attention = models.SequenceModel("transformer", 1, 16, 9, 2, **table).blocks[0].attention
-    theta = 100.0 ** (-torch.arange(0, width, 2) / width) * (torch.arange(width // 2) % 2)
-    torch.testing.assert_close(models.rotary_frequencies(*attention.frequencies).float(), theta)
+@pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu"])
+def test_s5_block_is_its_equation(activation):
+    torch.manual_seed(0)
+    block = models.S5Block(6, 4, activation=activation, norm="layer").double()
+    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
+    Lambda = torch.complex(block.Lambda_real, block.Lambda_imag)
+    state = Lambda, block.B_weight, block.C_weight, block.skip_weight, block.log_step, True
+    y = models.s5_apply(F.layer_norm(x, (6,)), *state)
+    q = F.gelu(y, approximate="tanh")
+    W = block.gate_linear(q)
+    gates = {"half_glu1": lambda: q * W.sigmoid(), "half_glu2": lambda: y * W.sigmoid()}
+    gates["full_glu"] = lambda: W[..., :6] * W[..., 6:].sigmoid()
+    assert error(block(x, mask), x + gates[activation]()) < 1e-12
+
+
+@pytest.mark.parametrize("place", ["pre", "post", "after"])
+@pytest.mark.parametrize("kernel, groups", [(1, 1), (5, 1), (13, 4), (31, 2), (31, 32)])
+def test_conv_blocks_are_their_equations(place, kernel, groups):
+    block = drawn(models.ConvBlock(32, 64, kernel, groups, norm_place=place))
+
+    def naive(x, mask):
+        z = (block.norm(x, mask) if place == "pre" else x) * mask[..., None]
+        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, padding=kernel // 2, groups=groups).mT
+        y = x + block.linear(F.relu(block.norm(z, mask) if place == "after" else z))
+        return block.norm(y, mask) if place == "post" else y
+
+    same_gradients(block, randn(2, 50, 32), masked(50, 31), naive)
+
+
+def test_conv_model_sees_exactly_its_receptive_field():
+    for kernel, depth in ((5, 3), (21, 2)):
+        torch.manual_seed(0)
+        model = models.SequenceModel("conv", depth, 8, 20, 10, d_hidden=16, kernel=kernel).double()
+        reach, centre = depth * (kernel // 2), 40
+        x = randn(1, 81, 8).requires_grad_()
+        mask, features = torch.ones(1, 81, dtype=torch.bool), x
+        for block in model.blocks:
+            features = block(features, mask)
+        (gradient,) = torch.autograd.grad(features[0, centre].sum(), x)
+        seen = (gradient[0].abs().amax(1) > 1e-12).nonzero().flatten()
+        assert (seen[0], seen[-1]) == (centre - reach, centre + reach)
 
 
 # ------------------------------------------------------------------------------------------ norms, pooling
@@ -738,7 +686,7 @@ def test_a_models_rotary_frequencies_are_those_it_was_asked_for(position, width)
 
 @pytest.mark.parametrize("lengths", [[7, 3, 5], [7, 7, 7]])
 def test_norms_are_torchs_and_batch_norm_leaves_padding_out(lengths):
-    x, mask = randn(3, 7, 5), torch.arange(7)[None] < torch.tensor(lengths)[:, None]
+    x, mask = randn(3, 7, 5), masked(*lengths)
     for kind in ("layer", "batch", "scale"):
         norm = models.Norm(kind, 5).double()
         with torch.no_grad():
@@ -761,8 +709,6 @@ def test_norms_are_torchs_and_batch_norm_leaves_padding_out(lengths):
             assert torch.allclose(norm.running_var, reference.running_var)
             assert torch.allclose(norm.eval()(x, mask)[mask], reference.eval()(x[mask]))
         assert torch.allclose(got, want)
-    with pytest.raises(ValueError, match="norm must be"):
-        models.Norm("group", 5)
 
 
 def test_pooling_reads_valid_positions_only():
@@ -771,6 +717,17 @@ def test_pooling_reads_valid_positions_only():
     assert torch.allclose(models.pool_positions(x, mask, "max")[1], x[1, :2].amax(0))
     assert torch.equal(models.pool_positions(x, mask, "last"), torch.stack([x[0, 4], x[1, 1]]))
     assert models.pool_positions(x.bfloat16(), mask).dtype == torch.float32
+
+
+def test_dropout_is_for_training_and_tied_over_positions_where_asked():
+    x = torch.ones(8, 50, 64)
+    for tied in (False, True):
+        block = models.ResidualBlock(64, dropout=0.25, tie_dropout=tied)
+        y = block.drop(x)
+        assert torch.equal(block.eval().drop(x), x)
+        kept = y != 0
+        assert torch.allclose(y[kept], torch.tensor(4 / 3)) and abs(kept.float().mean() - 0.75) < 0.1
+        assert (kept == kept[:, :1]).all() == tied and not (kept == kept[:1]).all()
 
 
 # ------------------------------------------------------------------------------------------ models
@@ -820,9 +777,9 @@ VARIANTS = {
     "mega causal": ("mega", SMALL["mega"] | {"causal": True}),
     "s4 batch": ("s4", SMALL["s4"] | {"norm": "batch", "final_norm": "batch"}),
     "s4 causal": ("s4", SMALL["s4"] | {"causal": True, "prenorm": False}),
-    "s4d causal": ("s4d", {"d_state": 8, "clip": 2, "causal": True}),
+    "s4d causal": ("s4d", {"d_state": 8, "causal": True}),
     "s5 full glu": ("s5", {"d_state": 8, "activation": "full_glu", "c_init": "trunc", "clip_eigs": True}),
-    "s5 causal": ("s5", {"d_state": 8, "activation": "half_glu2", "c_init": "complex", "causal": True}),
+    "s5 causal": ("s5", {"d_state": 8, "activation": "half_glu2", "causal": True}),
     "lru causal": ("lru", {"d_state": 8, "causal": True, "r_min": 0.5, "r_max": 0.9}),
     "dlr causal": ("dlr", {"d_state": 8, "causal": True}),
     "sgconv causal": ("sgconv", SMALL["sgconv"] | {"causal": True, "position_decay": 1.0}),
@@ -842,6 +799,36 @@ def tokens_and_mask(*lengths, L=None):
     tokens = torch.randint(1, 20, (len(lengths), L), generator=torch.Generator().manual_seed(1))
     mask = torch.arange(L) < torch.tensor(lengths)[:, None]
     return tokens * mask, mask
+
+
+# Of each block in SMALL: the sum of all |weights| drawn from seed 0, a loss, and the norm of its gradient.
+GOLDEN = {
+    "conv": (661.94, 2.29319, 1.8563),
+    "transformer": (848.94, 2.39808, 1.9157),
+    "gmlp": (655.06, 2.08498, 35.8371),
+    "mega": (1020.90, 2.36444, 1.3339),
+    "ema-attention": (1514.40, 2.04600, 1.8667),
+    "s4": (1053.69, 2.34160, 1.0208),
+    "s4d": (1042.81, 2.36525, 1.1149),
+    "s5": (605.02, 2.70988, 1.4963),
+    "lru": (964.50, 2.23289, 2.6454),
+    "dlr": (621.50, 2.33651, 2.8553),
+    "sgconv": (1494.50, 2.08259, 1.4780),
+    "free": (487.46, 2.25386, 1.0836),
+    "mingru": (683.88, 2.40043, 0.9825),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_models_start_and_compute_as_they_always_did(name):
+    """Training in progress and records must find the model that they began with."""
+    model = small_model(name).eval()
+    tokens, mask = tokens_and_mask(40, 23)
+    loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
+    loss.backward()
+    norm = sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None).sqrt()
+    found = sum(p.abs().sum() for p in model.parameters()).item(), loss.item(), norm.item()
+    assert found == pytest.approx(GOLDEN[name], rel=2e-4)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -900,161 +887,64 @@ def test_bf16_autocast_agrees_with_float32(name):
 @pytest.mark.parametrize("name", SMALL)
 def test_200_steps_at_the_papers_rate_stay_finite(name):
     model = small_model(name, depth=1)
-    lr = {
-        "s4": 0.01,
-        "free": 0.01,
-        "s4d": 0.01,
-        "dlr": 0.01,
-        "sgconv": 0.01,
-        "mega": 0.004,
-        "s5": 0.004,
-        "lru": 0.004,
-    }.get(name, 0.001)
+    rates = {0.01: ("s4", "s4d", "dlr", "sgconv", "free"), 0.004: ("mega", "s5", "lru")}
+    lr = next((rate for rate, names in rates.items() if name in names), 0.001)
     groups = [{"params": [p], "lr": getattr(p, "optim", {}).get("lr", lr)} for p in model.parameters()]
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
-    first = last = None
+    optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.98)), []
     for step in range(200):
         tokens = torch.randint(1, 20, (8, 16), generator=torch.Generator().manual_seed(step % 4))
         mask = torch.ones_like(tokens, dtype=torch.bool)
         loss = F.cross_entropy(model.classify(model(tokens, mask), mask), tokens[:, 3] % 10)
-        assert loss.isfinite(), step
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        first, last = first or loss.item(), loss.item()
-    assert last < 0.8 * first  # four batches: every layer can fit them
-
-
-def test_conv_model_sees_exactly_its_receptive_field():
-    for kernel, depth in ((5, 3), (21, 2)):
-        torch.manual_seed(0)
-        model = models.SequenceModel("conv", depth, 8, 20, 10, d_hidden=16, kernel=kernel).double()
-        reach, centre = depth * (kernel // 2), 40
-        x = randn(1, 81, 8).requires_grad_()
-        mask, features = torch.ones(1, 81, dtype=torch.bool), x
-        for block in model.blocks:
-            features = block(features, mask)
-        (gradient,) = torch.autograd.grad(features[0, centre].sum(), x)
-        seen = (gradient[0].abs().amax(1) > 1e-12).nonzero().flatten()
-        assert (seen[0], seen[-1]) == (centre - reach, centre + reach)
-
-
-def test_conv_block_is_conv1d_whatever_the_kernel():
-    for kernel, groups in ((1, 1), (5, 1), (13, 4), (15, 1), (31, 2), (31, 32)):
-        torch.manual_seed(0)
-        block = models.ConvBlock(32, 64, kernel, groups).double()
-        x, mask = randn(2, 50, 32), torch.arange(50) < torch.tensor([[50], [31]])
-        z = F.layer_norm(x, (32,)) * mask[..., None]
-        z = F.conv1d(
-            z.transpose(1, 2), block.conv.weight, block.conv.bias, padding=kernel // 2, groups=groups
-        )
-        want = x + F.linear(F.relu(z.transpose(1, 2)), block.linear.weight, block.linear.bias)
-        assert error(block(x, mask), want) < 1e-12
-    with pytest.raises(ValueError, match="odd"):
-        models.ConvBlock(8, kernel=4)
-
-
-def test_the_norm_of_a_conv_block_stands_where_it_was_asked_for():
-    for place in ("pre", "post", "after"):
-        torch.manual_seed(0)
-        block = models.ConvBlock(6, 8, norm_place=place).double()
-        with torch.no_grad():
-            for p in block.norm.parameters():
-                p.uniform_(0.5, 2)
-
-        def naive(x, mask, block=block, place=place):
-            def norm(z):
-                return F.layer_norm(z, z.shape[-1:], block.norm.weight, block.norm.bias)
-
-            z = (norm(x) if place == "pre" else x) * mask[..., None]
-            z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, padding=2).mT
-            y = x + block.linear(F.relu(norm(z) if place == "after" else z))
-            return norm(y) if place == "post" else y
-
-        same_gradients(block, randn(2, 9, 6), torch.arange(9) < torch.tensor([[9], [6]]), naive, 1e-11)
-    with pytest.raises(ValueError, match="norm_place"):
-        models.ConvBlock(8, norm_place="before")
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]  # four batches: every layer can fit them
 
 
 def test_parameter_counts_of_paper_a():
-    """Facts: the sizes that Tables 5 to 7 imply, with the papers' vocabularies and heads, denoising head left
-    out."""
-    tasks = {"cifar": (259, 10, 1), "pathfinder": (258, 2, 1), "text": (259, 2, 1), "retrieval": (259, 2, 2)}
-    tasks["listops"] = (17, 10, 1)
-    table5 = {
-        "cifar": (160, 10, 320),
-        "pathfinder": (128, 6, 256),
-        "text": (256, 8, 512),
-        "retrieval": (128, 6, 256),
-    }
-    table5["listops"] = (256, 6, 512)
-    table6 = {
-        "cifar": (10, 2, 1024),
-        "pathfinder": (6, 2, 1024),
-        "text": (6, 2, 4096),
-        "retrieval": (6, 2, 4096),
-    }
-    table6["listops"] = (6, 4, 2000)
-    table7 = {"cifar": (6, 1), "pathfinder": (6, 32), "text": (4, 1), "retrieval": (4, 1), "listops": (6, 1)}
-    want = {
-        "cifar": (2.109, 1.073, 1.218, 12.228),
-        "pathfinder": (0.828, 0.656, 0.264, 0.608),
-        "text": (4.283, 0.730, 0.822, 8.162),
-        "retrieval": (0.960, 0.862, 0.954, 8.294),
-        "listops": (3.170, 0.698, 1.187, 12.197),
-    }
+    """In millions, as Tables 5 to 7 imply with the papers' vocabularies and heads, denoising head left out:
+    the Transformer, gMLP, convolutions of K = 5 and 61."""
 
     def millions(*args, **kwargs):
         with torch.device("meta"):
             model = models.SequenceModel(*args, **kwargs)
         return round(sum(p.numel() for p in model.parameters()) / 1e6, 3)
 
-    for task, (vocab, classes, docs) in tasks.items():
-        common = {"vocab": vocab, "classes": classes, "docs": docs}
-        width, depth, d_ff = table5[task]
-        gmlp_depth, channels, length = table6[task]
-        conv_depth, groups = table7[task]
-        got = [millions("transformer", depth, width, d_ff=d_ff, **common)]
-        got += [
-            millions("gmlp", gmlp_depth, 128, d_hidden=256, channels=channels, max_length=length, **common)
-        ]
-        got += [
-            millions("conv", conv_depth, 128, groups=groups, kernel=kernel, **common) for kernel in (5, 61)
-        ]
-        assert tuple(got) == want[task], task
+    # fmt: off
+    for vocab, classes, docs, (width, depth, d_ff), (layers, channels, L), (convs, groups), want in (
+        ( 259, 10, 1, (160, 10, 320), (10, 2, 1024), (6,  1), ( 2.109, 1.073, 1.218, 12.228)),  # CIFAR-10
+        ( 258,  2, 1, (128,  6, 256), ( 6, 2, 1024), (6, 32), ( 0.828, 0.656, 0.264,  0.608)),  # Pathfinder
+        ( 259,  2, 1, (256,  8, 512), ( 6, 2, 4096), (4,  1), ( 4.283, 0.730, 0.822,  8.162)),  # Text
+        ( 259,  2, 2, (128,  6, 256), ( 6, 2, 4096), (4,  1), ( 0.960, 0.862, 0.954,  8.294)),  # Retrieval
+        (  17, 10, 1, (256,  6, 512), ( 6, 4, 2000), (6,  1), ( 3.170, 0.698, 1.187, 12.197)),  # ListOps
+    ):
+    # fmt: on
+        task = {"vocab": vocab, "classes": classes, "docs": docs}
+        gmlp = {"d_hidden": 256, "channels": channels, "max_length": L}
+        got = [millions("transformer", depth, width, d_ff=d_ff, **task)]
+        got += [millions("gmlp", layers, 128, **gmlp, **task)]
+        got += [millions("conv", convs, 128, groups=groups, kernel=kernel, **task) for kernel in (5, 61)]
+        assert tuple(got) == want
 
 
-@pytest.mark.parametrize("pair", models.PAIRS)
-def test_documents_of_a_pair_do_not_meet_before_the_head(pair):
+@pytest.mark.parametrize("pair, read", [("[x;y]", [2, 5]), ("[u,v,u-v,u*v]", [2, 5, -3, 10])])
+def test_documents_of_a_pair_do_not_meet_before_the_head(pair, read):
+    assert [float(z) for z in models.PAIRS[pair](torch.tensor(2.0), torch.tensor(5.0))] == read
     model = small_model("transformer", docs=2, classes=2, pair=pair)
     tokens, mask = tokens_and_mask(30, 20, 25, 30)
-    features = model(tokens, mask)
-    features.retain_grad()
-    assert model.classify(features, mask, docs=2).shape == (2, 1)
-    embedded = model.embedding.weight
-    first, second = model(tokens[:1, :30], mask[:1]), model(tokens[1:2], mask[1:2])
-    assert (features[0] - first[0]).abs().max() < 1e-5 and (
-        features[1, :20] - second[0, :20]
-    ).abs().max() < 1e-5
-    x = embedded[tokens].detach().requires_grad_()
-    z = x
-    for block in model.blocks:
-        z = block(z, mask)
-    vectors = models.pool_positions(z, mask)
-    (gradient,) = torch.autograd.grad(vectors[0].square().sum(), x, retain_graph=True)
-    assert gradient[0].abs().max() > 0 and gradient[1:].abs().max() == 0
-    (gradient,) = torch.autograd.grad(model.classify(z, mask, docs=2)[0].sum(), x)
+    together = model(tokens, mask)[mask]
+    alone = [model(tokens[i : i + 1], mask[i : i + 1])[0][mask[i]] for i in range(4)]
+    torch.testing.assert_close(together, torch.cat(alone), atol=1e-5, rtol=0)
+    x = model(tokens, mask).detach().requires_grad_()
+    logits = model.classify(x, mask, docs=2)
+    (gradient,) = torch.autograd.grad(logits[0].sum(), x)
+    assert logits.shape == (2, 1)
     assert (gradient[:2].abs().amax((1, 2)) > 0).all() and gradient[2:].abs().max() == 0
 
 
 def test_pixels_heads_and_learned_positions():
-    paper_b = {
-        "input": "pixels",
-        "head": "mlp",
-        "final_norm": "layer",
-        "denoise_outputs": 1,
-        "activation": "gelu",
-    }
+    paper_b = dict(input="pixels", head="mlp", final_norm="layer", denoise_outputs=1, activation="gelu")
     learned = {"position": "learned", "max_length": 30}
     model = models.SequenceModel("transformer", 1, 16, 256, 10, denoise=True, d_ff=32, **paper_b, **learned)
     pixels, mask = randn(2, 30, 2, dtype=torch.float32), torch.ones(2, 30, dtype=torch.bool)
@@ -1064,19 +954,11 @@ def test_pixels_heads_and_learned_positions():
     assert names["position_table.weight"].shape == (30, 16) and "input_linear.weight" in names
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"block": "lstm"},
-        {"pooling": "sum"},
-        {"position": "rotary", "block": "conv"},
-        {"pair": "[x]"},
-        {"input": "text"},
-    ],
-)
-def test_wrong_choices_are_named(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        models.SequenceModel(**{"block": "conv", "depth": 1, "d_model": 8, "vocab": 9, "classes": 2} | wrong)
+def test_wrong_choices_are_named():
+    given = {"block": "conv", "depth": 1, "d_model": 8, "vocab": 9, "classes": 2}
+    for name, value in dict(block="lstm", pooling="sum", position="rotary", pair="[x]", input="text").items():
+        with pytest.raises(ValueError, match=name):
+            models.SequenceModel(**given | {name: value})
 
 
 @pytest.mark.parametrize("name", ["gmlp", "mega", "s4", "sgconv", "free", "transformer learned"])
@@ -1089,73 +971,43 @@ def test_weight_decay_and_learning_rates_follow_the_families():
     """Decay goes by name (common.decays); what a family wants otherwise is attached to its parameters."""
 
     def optim(name, **overrides):
-        return {
-            n.split("blocks.0.")[-1]: getattr(p, "optim", None)
-            for n, p in small_model(name, 1, **overrides).named_parameters()
-        }
+        """name -> (own rate or 0.01, weight decay)"""
+        model = small_model(name, 1, **overrides)
+        groups = common.parameter_groups(model, dict(lr=0.01, weight_decay=0.2))
+        found = {id(p): (g["lr"], g["weight_decay"]) for g in groups for p in g["params"]}
+        return {n.removeprefix("blocks.0."): found[id(p)] for n, p in model.named_parameters()}
 
-    state = {"lr": 0.001, "weight_decay": 0.0}
+    state, plain, weight = (0.001, 0.0), (0.01, 0.0), (0.01, 0.2)
     s4 = optim("s4", dt_lr=0.0005)
-    assert s4["P"] == s4["B"] == s4["log_A_real"] == s4["A_imag"] == state
-    assert (
-        s4["log_dt"] == {"lr": 0.0005, "weight_decay": 0.0}
-        and s4["kernel_C"] == {}
-        and s4["skip_weight"] is None
-    )
-    assert optim("s4d")["log_dt"] == {"weight_decay": 0.0}
-    s5 = optim("s5")
-    assert s5["Lambda_real"] == s5["log_step"] == s5["B_weight"] == state and s5["C_weight"] is None
-    assert optim("s5", fast_B=True, dt_global=True)["B_weight"] is None
+    assert s4["P"] == s4["B"] == s4["log_A_real"] == s4["A_imag"] == state and s4["log_dt"] == (0.0005, 0.0)
+    assert s4["kernel_C"] == s4["skip_weight"] == s4["output_linear.weight"] == weight
+    assert optim("s4d")["log_dt"] == plain
+    s5, fast = optim("s5"), optim("s5", fast_B=True, dt_global=True)
+    assert s5["Lambda_real"] == s5["log_step"] == s5["B_weight"] == state and s5["C_weight"] == weight
+    assert fast["B_weight"] == weight and fast["log_step"] == plain
     assert optim("lru")["nu_log"] == optim("lru")["B_weight"] == state
-    assert optim("dlr")["W"] == {"lr": 0.0001, "weight_decay": 0.0}
-    assert optim("sgconv")["kernel_taps"] == {"lr": 0.001}
+    assert optim("dlr")["W"] == (0.0001, 0.0)
+    assert optim("sgconv")["kernel_taps"] == (0.001, 0.2) and optim("free")["kernel_taps"] == state
+    assert optim("gmlp")["kernel_taps"] == weight and optim("gmlp")["kernel_bias"] == plain
     for name in ("conv", "transformer", "gmlp", "mega", "ema-attention"):
-        assert set(optim(name).values()) == {None}
+        assert {lr for lr, _ in optim(name).values()} == {0.01}
 
 
 def test_a_block_drops_where_its_authors_do(monkeypatch):
-    """After GELU and on the output; S4's version 4 after the convolution too (the number of dropouts)."""
+    """After GELU and on the output (the number of dropouts)."""
     drawn = []
     for name in ("dropout", "dropout1d"):
         dropout = getattr(F, name)
         counted = lambda x, p, training, dropout=dropout: drawn.append(p) or dropout(x, p, training)  # noqa: E731
         monkeypatch.setattr(F, name, counted)
-    x, mask = torch.randn(2, 8, 4), torch.ones(2, 8, dtype=torch.bool)
-    cases = [
-        ("s4", {}, 2),
-        ("s4", {"drop_convolution": True}, 3),
-        ("s4d", {}, 2),
-        ("dlr", {}, 2),
-        ("lru", {}, 2),
-    ]
-    cases += [
-        ("s5", {"d_state": 8, "activation": kind}, 2) for kind in ("half_glu1", "half_glu2", "full_glu")
-    ]
-    cases += [("sgconv", {"kernel_dim": 2}, 2), ("conv", {}, 1)]
-    cases += [("ema-attention", {"d_ff": 6, "d_hidden": 6, "d_attention": 4}, 3)]
-    for name, options, number in cases:
-        models.BLOCKS[name](4, dropout=0.25, **options)(x, mask)
-        assert drawn == [0.25] * number, (name, options)
+    twice = dict(s4={}, s4d={}, dlr={}, lru={}, s5={}, sgconv={"kernel_dim": 2}, mingru={})
+    twice |= {"transformer": {"d_ff": 6, "heads": 2}}
+    others = {"conv": {}, "mega": {"d_hidden": 6, "d_attention": 4}}
+    others |= {"ema-attention": {"d_ff": 6, "d_hidden": 6, "d_attention": 4}}
+    for name, options in (twice | others).items():
+        models.BLOCKS[name](4, dropout=0.25, **options)(torch.randn(2, 8, 4), masked(8, 8))
+        assert drawn == [0.25] * (2 if name in twice else 1 if name == "conv" else 3), name
         drawn.clear()
-
-
-def test_bilinear_poles_near_zero_are_numbers():
-    """At z = dt Lambda = -2 the pole is 0: its logarithm is very negative, next to it 1 + z / 2."""
-    z = torch.cat([torch.linspace(-2.001, -1.999, 2001), torch.linspace(-30, -0.01, 3000)])
-    x = z.clone().requires_grad_()
-    log_radius = models.discretize(torch.complex(x, torch.zeros_like(x)), torch.ones(()), "bilinear")[0].real
-    log_radius.sum().backward()
-    assert log_radius.isfinite().all() and x.grad.isfinite().all()
-    exact = ((1 + z.double() / 2) / (1 - z.double() / 2)).abs()
-    torch.testing.assert_close(log_radius.detach().exp().double(), exact, rtol=1e-6, atol=1e-7)
-
-
-def test_an_ema_that_forgets_at_once_is_a_single_tap():
-    alpha, delta = (torch.full((1, 2), 30.0, requires_grad=True) for _ in range(2))
-    k = models.ema_kernel(alpha, delta, torch.ones(1, 2), torch.ones(1, 2), 4)
-    k.sum().backward()
-    torch.testing.assert_close(k.detach(), torch.tensor([[math.sqrt(2), 0, 0, 0]]))
-    assert alpha.grad.isfinite().all() and delta.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("pooling", ["mean", "max", "last"])
@@ -1175,13 +1027,6 @@ def test_models_run_on_the_meta_device(name):
         model = small_model(name, depth=1)
         features = model(torch.ones(2, 24, dtype=torch.long), torch.ones(2, 24, dtype=torch.bool))
     assert features.shape[:2] == (2, 24) and features.device.type == "meta"
-
-
-def test_second_derivatives_are_refused_where_they_would_be_wrong():
-    u, k = torch.randn(1, 2, 5, requires_grad=True), torch.randn(2, 5, requires_grad=True)
-    (first,) = torch.autograd.grad(models.long_conv(u, k).square().sum(), u, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
 
 
 def test_a_long_kernel_keeps_float64_under_autocast_as_a_short_one_does():
@@ -1251,99 +1096,6 @@ def test_summed_sinusoidal_positions_grow_with_the_sequence_and_stay_out_of_chec
     assert not any("sinusoid" in name for name in model.state_dict())
 
 
-@pytest.mark.parametrize("prenorm", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_transformer_block_is_its_equation(activation, prenorm):
-    torch.manual_seed(0)
-    block = models.TransformerBlock(8, 12, activation, prenorm, heads=2).double()
-    x, mask = randn(2, 9, 8), torch.ones(2, 9, dtype=torch.bool)
-    with torch.no_grad():
-        for p in (*block.norm1.parameters(), *block.norm2.parameters()):
-            p.uniform_(0.5, 2)
-
-    def norm(layer, z):
-        return F.layer_norm(z, (8,), layer.weight, layer.bias)
-
-    def feed(z):
-        return block.output_linear({"relu": F.relu, "gelu": F.gelu}[activation](block.input_linear(z)))
-
-    if prenorm:
-        y = x + block.attention(norm(block.norm1, x), mask)
-        want = y + feed(norm(block.norm2, y))
-    else:
-        y = norm(block.norm1, x + block.attention(x, mask))
-        want = norm(block.norm2, y + feed(y))
-    assert error(block(x, mask), want) < 1e-12
-
-
-@pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu"])
-def test_s5_block_is_its_equation(activation):
-    torch.manual_seed(0)
-    block = models.S5Block(6, 4, activation=activation, norm="layer").double()
-    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
-    Lambda = torch.complex(block.Lambda_real, block.Lambda_imag)
-    state = Lambda, block.B_weight, block.C_weight, block.skip_weight, block.log_step, True
-    y = models.s5_apply(F.layer_norm(x, (6,)), *state)
-    q = F.gelu(y, approximate="tanh")
-    W = block.gate_linear(q)
-    gates = {"half_glu1": lambda: q * W.sigmoid(), "half_glu2": lambda: y * W.sigmoid()}
-    gates["full_glu"] = lambda: W[..., :6] * W[..., 6:].sigmoid()
-    assert error(block(x, mask), x + gates[activation]()) < 1e-12
-
-
-def test_kernel_block_is_its_equation():
-    torch.manual_seed(0)
-    block = models.S4DBlock(6, 4).double()
-    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
-    z = F.layer_norm(x, (6,))
-    y = models.long_conv(z.mT, *block.kernel(9)).mT + block.skip_weight * z
-    assert error(block(x, mask), x + F.glu(block.output_linear(F.gelu(y)))) < 1e-12
-
-
-def test_mega_block_ends_with_its_feed_forward_layer():
-    for prenorm in (True, False):
-        torch.manual_seed(0)
-        block = models.MegaBlock(4, 6, 3, 2, 16, prenorm=prenorm).double()
-        x, mask = randn(1, 9, 4), torch.ones(1, 9, dtype=torch.bool)
-        y = block.gated_attention(x, mask)
-        z = F.layer_norm(y, (4,)) if prenorm else y
-        want = y + block.output_linear(F.silu(block.input_linear(z)))
-        assert error(block(x, mask), want if prenorm else F.layer_norm(want, (4,))) < 1e-12
-
-
-def test_dropout_is_for_training_and_tied_over_positions_where_asked():
-    x = torch.ones(8, 50, 64)
-    for tied in (False, True):
-        block = models.ResidualBlock(64, dropout=0.25, tie_dropout=tied)
-        y = block.drop(x)
-        assert torch.equal(block.eval().drop(x), x)
-        kept = y != 0
-        assert torch.allclose(y[kept], torch.tensor(4 / 3)) and abs(kept.float().mean() - 0.75) < 0.1
-        assert (kept == kept[:, :1]).all() == tied and not (kept == kept[:1]).all()
-
-
-def test_pairs_are_read_as_the_papers_write_them():
-    x, y = torch.tensor([[2.0]]), torch.tensor([[5.0]])
-    for pair, want in (("[x;y]", [2, 5]), ("[u,v,u-v,u*v]", [2, 5, -3, 10])):
-        assert [float(z) for z in models.PAIRS[pair](x, y)] == want
-
-
-@pytest.mark.parametrize(
-    "name, decayed",
-    [
-        ("gmlp", {"kernel_taps", "input_linear.weight", "output_linear.weight"}),
-        ("s4", {"kernel_C", "skip_weight", "output_linear.weight"}),
-        ("sgconv", {"kernel_taps", "skip_weight", "output_linear.weight"}),
-    ],
-)
-def test_kernels_decay_and_state_spaces_do_not(name, decayed):
-    model = small_model(name, 1, denoise=False)
-    groups = common.parameter_groups(model, dict(lr=0.01, weight_decay=0.2))
-    found = {id(p) for g in groups if g["weight_decay"] == 0.2 for p in g["params"]}
-    names = {n.removeprefix("blocks.0.") for n, p in model.named_parameters() if id(p) in found}
-    assert names == decayed | {"head.weight"}
-
-
 def test_megas_embedding_starts_small_and_is_dropped_in_training():
     torch.manual_seed(0)
     model = models.SequenceModel("conv", 0, 400, 50, 2, embedding_std=0.05, embedding_dropout=0.1)
@@ -1356,39 +1108,27 @@ def test_megas_embedding_starts_small_and_is_dropped_in_training():
     torch.testing.assert_close(model.eval()(tokens, mask), embedded)
 
 
-@pytest.mark.parametrize("name", [*SMALL, "transformer conv", "mega without ema"])
+@pytest.mark.parametrize(
+    "name", ["conv", "transformer conv", "ema-attention", "transformer", "mega without ema"]
+)
 def test_taps_are_what_an_impulse_meets(name):
-    """The response of the layer's convolution to an impulse, by distance, from its gradient."""
+    """By distance; those of long kernels are compared in the tests of exp_kernels."""
     L, block = 24, small_model(name, 1).double().eval().blocks[0]
-    if name in ("transformer", "mega without ema"):
-        assert block.taps(L) == []
-    if name in ("transformer", "mega without ema", "mingru", "s5", "lru"):
-        assert hasattr(block, "system") == (name in ("s5", "lru"))  # compared in the tests of exp_kernels
+    if name == "transformer":
+        assert block.taps(L) == small_model("mega without ema").blocks[0].taps(L) == []
         return
-    sides = []
-    for taps, first in block.taps(L):
-        padded = F.pad(taps, (first, L - first - taps.shape[1]))
-        sides.append(padded.double())
-    u, middle = torch.zeros(1, 16, 2 * L - 1, dtype=torch.float64), L - 1
-    u[..., middle] = 1
-    if name in ("conv", "transformer conv"):
-        conv = block.conv
-        weight = conv.weight.flatten(0, 1).unsqueeze(1)
-        y = F.conv1d(
-            torch.eye(2 * L - 1, dtype=torch.float64)[None, None, middle],
-            weight,
-            padding=weight.shape[2] // 2,
-        )
-    elif name == "gmlp":
-        y = models.toeplitz_gate_conv(u[:, :2], block.kernel(2 * L - 1), torch.zeros(2))
-    elif name in ("mega", "ema-attention"):
-        kernel = (block.ema if name == "mega" else block.attention).kernel(2 * L - 1)
-        y = models.long_conv(u, *kernel.split(16), bwd_lag=0)
+    (past, zero), (future, first) = block.taps(L)
+    impulse = F.one_hot(torch.tensor([L - 1]), 2 * L - 1).double()
+    if name == "ema-attention":
+        kernel = block.attention.kernel(2 * L - 1).split(16)
+        y = models.long_conv(impulse.expand(1, 16, -1), *kernel, bwd_lag=0)[0]
+        past, future = past + F.pad(future[:, :1], (0, L - 1)), future[:, 1:]
     else:
-        y = models.long_conv(u, *block.kernel(2 * L - 1))
-    ahead, behind = y[0, :, middle:], y[0, :, : middle + 1].flip(1)
-    assert error(sides[0][:, 1:], ahead[:, 1:]) < 1e-6 and error(sides[1][:, 1:], behind[:, 1:]) < 1e-6
-    assert error(sides[0][:, 0] + sides[1][:, 0], ahead[:, 0]) < 1e-6
+        weight = block.conv.weight.flatten(0, 1).unsqueeze(1)
+        y = F.conv1d(impulse, weight, padding=weight.shape[2] // 2)
+    assert zero == 0 and first == (name != "ema-attention")
+    assert error(F.pad(past, (0, L - past.shape[1])), y[:, L - 1 :]) < 1e-6
+    assert error(F.pad(future, (0, L - 1 - future.shape[1])), y[:, : L - 1].flip(1)) < 1e-6
 
 
 class Launches(torch.utils._python_dispatch.TorchDispatchMode):
@@ -1408,14 +1148,13 @@ class Launches(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 # Of a block in training, forwards and backwards, bf16, as counted with torch 2.15.
-LAUNCHES = {"conv": (11, 15), "transformer": (24, 39), "gmlp": (26, 43), "mega": (76, 125), "s4": (80, 166)}
-LAUNCHES |= {"s4d": (58, 114), "s5": (58, 109), "lru": (46, 77), "free": (24, 28), "mingru": (53, 73)}
+LAUNCHES = {"conv": (11, 15), "transformer": (24, 39), "gmlp": (26, 43), "mega": (76, 125), "s4": (80, 178)}
+LAUNCHES |= {"s4d": (58, 114), "s5": (60, 121), "lru": (48, 89), "free": (24, 28), "mingru": (53, 141)}
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
-def test_a_block_launches_no_more_than_it_did(name, monkeypatch):
+def test_a_block_launches_no_more_than_it_did(name):
     """At these sizes launches, not arithmetic, are what a GPU waits for."""
-    monkeypatch.setattr(models.CauchySum, "chunks", lambda x, s: [slice(0, len(x))])  # as on a GPU
     kernel = {"kernel": 5, "groups": 1} if name == "conv" else {}
     block = small_model(name, 1, max_length=64, **kernel).blocks[0]
     x, mask = torch.randn(4, 64, 16, requires_grad=True), torch.ones(1, 1, dtype=torch.bool).expand(4, 64)
