@@ -711,7 +711,7 @@ def list_images(top):
     sorted by k, then by line, as S4's loader does. The release's empty image is skipped by its name, so
     the folder must be called pathfinder32. Raises DataError for lines of another form or listed twice, and
     unless there are OFFICIAL_IMAGES."""
-    line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])")
+    line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}
     for path in sorted(metadata, key=lambda path: int(path.stem)):
