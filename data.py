@@ -108,9 +108,8 @@ class Batch(NamedTuple):
     def share(self, rank, ranks):
         """What process `rank` of `ranks` computes of this batch."""
         start, stop, copies = share_of(len(self.label), rank, ranks)
-        return self.cut(start, stop)._replace(
-            examples=copies * self.examples, positions=copies * self.positions
-        )
+        counts = dict(examples=copies * self.examples, positions=copies * self.positions)
+        return self.cut(start, stop)._replace(**counts)
 
 
 def share_of(n, rank, ranks):
@@ -431,12 +430,8 @@ def load_listops(root, mini=False, limit=None):
         whole = listops_splits({"all": sum(more.values())}, 0, lengths=lengths)["all"]
         train, *_, fresh = torch.arange(len(whole.label)).split([*more.values()])
         splits["train"] = select(whole, torch.cat([train, fresh]))
-    return Task(
-        "listops",
-        **(SHAPES["listops"] | {"max_length": lengths[1]} if mini else SHAPES["listops"]),
-        **splits,
-        source=source,
-    )
+    shape = SHAPES["listops"] | ({"max_length": lengths[1]} if mini else {})
+    return Task("listops", **shape, **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ text, retrieval
@@ -456,9 +451,7 @@ def read_imdb(folder):
             # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
             files = sorted(place.glob("[0-9]*_*.txt"), key=lambda f: int(f.stem.split("_")[0]))
             positive = sum(int(f.stem.split("_")[1]) > 5 for f in files)
-            reviews = [
-                f.read_bytes()[:4096] for f in tqdm(files, f"reading {place}", leave=False, disable=None)
-            ]
+            reviews = [f.read_bytes()[:4096] for f in tqdm(files, str(place), leave=False, disable=None)]
             if (len(files), positive) != (each, label * each) or b"" in reviews:
                 raise DataError(
                     f"{place} holds {len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} "
@@ -480,11 +473,10 @@ def find_aan(root):
     for folder in (root / "retrieval", *(top / "tsv_data" for top in release_folders(root)), root):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
-    again = " once more without that folder" if (root / "retrieval").exists() else ""
     raise DataError(
         f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {root / 'retrieval'} by hand, or "
-        f"run `python data.py --task retrieval --fetch --data-dir {root}`{again}, which downloads "
-        f"{ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
+        f"remove that folder and run `python data.py --task retrieval --fetch --data-dir {root}`, which "
+        f"downloads {ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
     )
 
 
@@ -619,15 +611,9 @@ def paper_augmentation():
                 x = operation(x)
         return x
 
-    return T.Compose(
-        [
-            T.RandomHorizontalFlip(),
-            T.AutoAugment(T.AutoAugmentPolicy.CIFAR10),
-            colours,
-            T.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 10, interpolation=T.InterpolationMode.BILINEAR),
-            T.Grayscale(),
-        ]
-    )
+    flip, auto = T.RandomHorizontalFlip(), T.AutoAugment(T.AutoAugmentPolicy.CIFAR10)
+    affine = T.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 10, interpolation=T.InterpolationMode.BILINEAR)
+    return T.Compose([flip, auto, colours, affine, T.Grayscale()])
 
 
 def posterize(image, bits):
@@ -759,8 +745,7 @@ def pathfinder_splits(sets):
 
 def smoke_text(n, draw, docs=1):
     """Stand-in for the texts: 64 to 256 random letters of which 60 % come from the half of the alphabet that
-    the label names (of a pair: label 1 when both documents favour the same half). No single position tells
-    it."""
+    the label names (of a pair: label 1 when both favour the same half). No single position tells it."""
     half = draw.integers(0, 2, (n, docs))
     label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
     texts = []
@@ -796,11 +781,11 @@ def smoke_task(name):
     else:
         made = "stand-in"
         if shape["classes"] == 2:
-            splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
+            counts, docs = dict(train=512, val=128, test=128), shape.get("docs", 1)
+            splits = {split: smoke_text(n, draw, docs) for split, n in counts.items()}
         else:
-            splits = {
-                s: smoke_image(n, draw, shape.get("channels", 1)) for s, n in zip(SPLITS, (500, 100, 100))
-            }
+            counts, channels = dict(train=500, val=100, test=100), shape.get("channels", 1)
+            splits = {split: smoke_image(n, draw, channels) for split, n in counts.items()}
         print(f"smoke: {name} is a small synthetic stand-in whose label is spread over the whole sequence")
     return Task(name, **shape, **splits, source=described(splits, made))
 
@@ -880,7 +865,7 @@ def dressed(task, augment="none", denoise=False, limit=None, max_length=None, st
     if denoise:
         if task.first_id <= MASK:
             raise DataError(
-                f"denoising is for the texts: in {task.name} the id {MASK} is a symbol, not the mask"
+                f"denoising is for the texts: the id {MASK} is a symbol of {task.name}, not the mask"
             )
         transforms = [*transforms, functools.partial(corrupt, vocab=task.vocab)]
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None)
@@ -890,9 +875,7 @@ def limited(task, limit):
     """The task with so many training examples, and no more validation examples than those; see load."""
     n, watched = len(task.train.label), len(task.val.label)
     if limit > n:
-        raise DataError(
-            f"--limit {limit}: {task.name} has {n} training examples; give at most so many, or none"
-        )
+        raise DataError(f"--limit {limit}: {task.name} has {n} training examples; give no more, or no limit")
     kept = fixed_order(n)[:limit]
     rgb = None if task.rgb is None else task.rgb[kept.numpy()]
     val = task.val if limit >= watched else select(task.val, fixed_order(watched)[:limit], task.docs)
@@ -979,11 +962,8 @@ def is_present(name, root, mini=False, level="hard"):
     Files put there by hand that are still to be packed do not count."""
     if name in ("image", "scifar"):
         return (root / "cifar-10-batches-bin").exists()
-    folders = (
-        ["packed/listops-mini"]
-        if mini and name == "listops"
-        else [f"packed/{name}", f"packed/{name}-official"]
-    )
+    mine = "listops-mini" if mini and name == "listops" else name
+    folders = [f"packed/{mine}", f"packed/{mine}-official"]
     if name in PATHFINDER_SIZE:
         folders = [f"packed/{name}-{level}", f"pathfinder{PATHFINDER_SIZE[name]}-{level}"]
     return any(is_whole(root / folder) for folder in folders)
