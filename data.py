@@ -6,9 +6,8 @@ Knows no model.
     for batch in task.training_batches(plan, noise, epoch):
         batch.tokens, batch.mask, batch.label
 
-Every data set is small enough to live on the device: symbols end to end as uint8 with offsets
-("ragged"), so a batch is one index gather and padding exists only inside a batch. Ids given to models
-are `symbol + first_id`; id 0 is padding.
+Every data set is small enough to live on the device: symbols end to end as uint8 with offsets ("ragged"), so
+a batch is one index gather, and padding (id 0) exists only inside a batch. Ids are `symbol + first_id`.
 
 | task       | what it is                        | train / val / test       | positions | classes | ids     |
 |------------|-----------------------------------|--------------------------|-----------|---------|---------|
@@ -20,17 +19,15 @@ are `symbol + first_id`; id 0 is padding.
 | pathfinder | 32 x 32, are the discs connected? | 480,000 / 20,000 / 20,000| 1,024     | 2       | 2 + 256 |
 | pathx      | the same at 128 x 128             | 160,000 / 20,000 / 20,000| 16,384    | 2       | 2 + 256 |
 | pathx256   | the same at 256 x 256             | 160,000 / 20,000 / 20,000| 65,536    | 2       | 2 + 256 |
-
-In order: Split, Batch, Task; corrupt and reorder; pack; the tasks, one section each (ListOps itself is in
-listops.py, Pathfinder's images in pathfinder.py, the web in fetch.py); stand-ins for --smoke; load and what
-belongs to it; a look inside and the command line.
 """
 
 import argparse
 import functools
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -44,25 +41,16 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+import listops
 import pathfinder
 from fetch import ARCHIVES, DataError, claim, fetch_archive
-from listops import (
-    CLOSE,
-    LISTOPS_FIRST_ID,
-    LISTOPS_LENGTHS,
-    LISTOPS_SYMBOLS,
-    MAX_OP,
-    MINI_LISTOPS_LENGTHS,
-    generate_listops,
-    read_listops_tsv,
-    root_rule,
-    shuffled,
-)
+from listops import CLOSE, MAX_OP
 
-PAD, MASK = 0, 2  # id 1 is CLS in the authors' code and unused in both papers' tables
+MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
+SPLITS = ("train", "val", "test")
 PATHFINDER_SIZE = {"pathfinder": 32, "pathx": 128, "pathx256": 256}  # pixels a side
 SHAPES = {  # of each task: arguments of Task
-    "listops": dict(classes=10, vocab=17, first_id=LISTOPS_FIRST_ID, max_length=2000),
+    "listops": dict(classes=10, vocab=17, first_id=listops.LISTOPS_FIRST_ID, max_length=2000),
     "text": dict(classes=2, vocab=259, first_id=3, max_length=4096),
     "retrieval": dict(classes=2, vocab=259, first_id=3, max_length=4096, docs=2),
     "image": dict(classes=10, vocab=259, first_id=3, max_length=1024),
@@ -105,8 +93,8 @@ class Batch(NamedTuple):
     positions: torch.Tensor | None = None
 
     def cut(self, start, stop):
-        """Examples start to stop, never inside a pair. A part keeps the counts of the whole, so that the
-        losses of the parts add up to the loss of the batch."""
+        """Examples start to stop, never inside a pair, with the counts of the whole: the losses of the parts
+        add up to the loss of the batch."""
         rows = slice(start * self.docs, stop * self.docs)
         whole = {k: getattr(self, k) for k in ("tokens", "mask", "target", "selected")}
         cut = {k: x[rows] for k, x in whole.items() if x is not None}
@@ -120,9 +108,8 @@ class Batch(NamedTuple):
     def share(self, rank, ranks):
         """What process `rank` of `ranks` computes of this batch."""
         start, stop, copies = share_of(len(self.label), rank, ranks)
-        return self.cut(start, stop)._replace(
-            examples=copies * self.examples, positions=copies * self.positions
-        )
+        counts = dict(examples=copies * self.examples, positions=copies * self.positions)
+        return self.cut(start, stop)._replace(**counts)
 
 
 def share_of(n, rank, ranks):
@@ -134,8 +121,7 @@ def share_of(n, rank, ranks):
 
 @dataclass
 class Task:
-    """A task ready to train on. `transforms` are applied to training batches on the device, in order. Raises
-    DataError where splits, classes and docs do not fit together."""
+    """A task ready to train on. Raises DataError where splits, classes and docs do not fit together."""
 
     name: str
     classes: int
@@ -148,21 +134,19 @@ class Task:
     source: dict  # where the examples came from, counts, content hash: goes into the record
     docs: int = 1
     channels: int = 1  # symbols that stand for one position
-    transforms: list[Callable] = field(default_factory=list)  # (Batch, torch.Generator) -> Batch
+    transforms: list[Callable] = field(default_factory=list)  # of training: (Batch, torch.Generator) -> Batch
     rgb: np.ndarray | None = None  # (n, 32, 32, 3) uint8 training images where augmentation needs colour
     stride: int | str = 1  # order of the positions in all batches, see strided
     limit: int | None = None  # training examples that limited() has left; None where nobody asked it
     seed: int = 0  # of the per-image augmentation streams
 
     def __post_init__(self):
-        # Positions of each example (n,), of a pair the longer document's; on the CPU, where batches are
-        # planned.
-        self.lengths = {}
+        self.lengths = {}  # positions of each example (n,), of a pair the longer document's; on the CPU
         for name, split in self.splits.items():
             edges, label = split.offsets.cpu(), split.label.cpu()
-            known, ends = torch.isin(label, torch.arange(self.classes)), (int(edges[0]), int(edges[-1]))
-            fits = known.all() and ends == (0, len(split.tokens)) and (edges.diff() >= 0).all()
-            if not fits or len(edges) != self.docs * len(label) + 1:
+            ends, known = (int(edges[0]), int(edges[-1])), torch.isin(label, torch.arange(self.classes)).all()
+            fits = ends == (0, len(split.tokens)) and len(edges) == self.docs * len(label) + 1
+            if not (known and fits and (edges.diff() >= 0).all()):
                 raise DataError(
                     f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
                     "number of tokens; what is packed and is not like that is to be deleted"
@@ -174,7 +158,7 @@ class Task:
 
     @property
     def splits(self):
-        return {"train": self.train, "val": self.val, "test": self.test}
+        return {name: getattr(self, name) for name in SPLITS}
 
     def tested_on(self, n):
         """The task with n test examples (None: all), nested like the training examples of limited."""
@@ -189,10 +173,9 @@ class Task:
     def plan(self, batch_size, order, bucket=True):
         """One training epoch as a list of index tensors that covers every example exactly once.
 
-        With `bucket`, a shuffled epoch is sorted by length inside pools of 50 batches and the batches
-        are shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 % padding),
-        while what meets in a batch still changes every epoch. `order` is a CPU generator of its own, so
-        that no model change reshuffles the data.
+        With `bucket`, a shuffled epoch is sorted by length inside pools of 50 batches and the batches are
+        shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 % padding), and still
+        others meet every epoch. `order` is a CPU generator of its own: no model change reshuffles the data.
         """
         lengths = self.lengths["train"]
         index = torch.randperm(len(lengths), generator=order)
@@ -206,8 +189,8 @@ class Task:
         """Augmented (and corrupted) batches of a plan; of each, the share of process `rank` of `ranks`.
 
         `noise` is a generator on the data's device. All ranks draw for the whole batch and then take their
-        share, so that their number does not change what is drawn. With colour augmentation, which costs
-        most, each image draws from its own stream (seed, epoch, index) instead, and only on its own rank.
+        share, so that their number does not change what is drawn. With colour augmentation each image draws
+        from its own stream (seed, epoch, index) instead, on its own rank alone.
         """
         if self.rgb is not None:
             batches = augmented_images(self, plan, epoch, rank, ranks)
@@ -320,106 +303,67 @@ def random_keys(device):
 # ------------------------------------------------------------------------------------------ pack
 
 
-def content_hash(splits):
-    """sha256 over the bytes of all splits' arrays, in order: what two runs must share to have seen the
-    same data."""
+def described(splits, made):
+    """The `source` of a task whose splits were made by `made`; two runs of one hash have seen the same
+    data."""
     digest = hashlib.sha256()
-    for name in ("train", "val", "test"):
-        for array in splits[name]:
-            digest.update(np.ascontiguousarray(array))
-    return digest.hexdigest()
-
-
-def pack(folder, task, splits, source):
-    """Write ragged splits {name: (tokens uint8, offsets int64, label)} as `folder`, whole or not at all.
-
-    Everything goes into `folder`.part, the manifest last, and one rename publishes it. Of two processes that
-    pack at once the second finds the folder there and drops its own copy. Raises DataError.
-    """
-    folder = Path(folder)
-    private = folder.with_name(folder.name + ".part")
-    types = (np.uint8, np.int64, np.int64)
-    splits = {name: tuple(map(np.asarray, arrays, types)) for name, arrays in splits.items()}
-    with claim(folder):
-        if is_whole(folder):
-            return
-        shutil.rmtree(private, ignore_errors=True)  # left by a killed run
-        try:
-            private.mkdir()
-            for name, arrays in splits.items():
-                for part, array in zip(Split._fields, arrays):
-                    np.save(private / f"{name}_{part}.npy", array)
-            counts = {name: len(label) for name, (_, _, label) in splits.items()}
-            manifest = {"task": task, "counts": counts, "hash": content_hash(splits), **source}
-            (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
-            os.rename(private, folder)
-        finally:
-            shutil.rmtree(private, ignore_errors=True)
-
-
-def unpack(folder, task):
-    """-> ({split: Split}, manifest) from a packed folder, or None where there is none. Raises DataError
-    for a folder of another task or with bytes that differ from its manifest."""
-    folder, splits = Path(folder), {}
-    if not is_whole(folder):
-        return None
-    try:
-        manifest, fault = json.loads((folder / "manifest.json").read_text()), None
-        if manifest["task"] != task:
-            fault = f"holds the data of task '{manifest['task']}', not '{task}'"
-        else:
-            for name in ("train", "val", "test"):
-                splits[name] = tuple(np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
-            counts = {name: len(label) for name, (_, _, label) in splits.items()}
-            if (content_hash(splits), counts) != (manifest["hash"], manifest["counts"]):
-                fault = "has changed since it was written (its hash or its counts differ)"
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        fault = f"is incomplete or unreadable ({error})"
-    if fault:
-        raise DataError(f"{folder} {fault}; delete it to have it made again, or choose another --data-dir")
-    return {name: Split(*map(torch.from_numpy, arrays)) for name, arrays in splits.items()}, manifest
-
-
-def is_whole(folder):
-    """Whether the files of `folder` are all there: its manifest is written last."""
-    return (folder / "manifest.json").exists()
+    for array in (array for name in SPLITS for array in splits[name]):
+        digest.update(np.ascontiguousarray(array))
+    counts = {name: len(splits[name].label) for name in SPLITS}
+    return {"from": made, "counts": counts, "hash": digest.hexdigest()}
 
 
 def packed(root, task, make):
-    """({split: Split}, manifest) of root/packed/<task>; `make` () -> (splits, source) is called where
-    it is missing."""
+    """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, make() -> ({split:
+    Split}, what the source says besides) is called and the folder written, whole or not at all. Raises
+    DataError for a folder of another task or with bytes that differ from its manifest."""
     folder = root / "packed" / task
-    found = unpack(folder, task)
-    if found is None:
-        splits, source = make()
-        pack(folder, task, splits, source)
-        found = unpack(folder, task)
-    return found
+    private = folder.with_name(f"{task}.part")
+    if not is_whole(folder):
+        with claim(folder):
+            if not is_whole(folder):
+                splits, more = make()
+                shutil.rmtree(private, ignore_errors=True)  # left by a killed run
+                private.mkdir()
+                for name, part in product(SPLITS, Split._fields):
+                    np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
+                manifest = {"task": task} | described(splits, "") | more
+                (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
+                private.rename(folder)
+    try:
+        manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
+        for name in SPLITS:
+            arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
+            splits[name] = Split(*map(torch.from_numpy, arrays))
+        if manifest | {"task": task} | described(splits, manifest["from"]) == manifest:
+            return splits, manifest
+        fault = f"holds other data than its manifest says, or not those of '{task}'"
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        fault = f"is incomplete or unreadable ({error})"
+    raise DataError(f"{folder} {fault}; delete it to have it made again, or choose another --data-dir")
+
+
+def is_whole(folder):
+    """Whether the files of `folder` are all there: it is renamed, or its manifest written, last."""
+    return (folder / "manifest.json").exists()
 
 
 def release_folders(root):
-    """Where the folders of an unpacked LRA release may lie, `root` itself being one: it holds itself once
-    more, and everyone uses the inner one."""
-    outer = root / "lra_release"
-    return (outer, root) if root.name == outer.name else (root, outer / outer.name, outer)
+    """Where the folders of an unpacked LRA release may lie: it holds itself once more, and everyone uses the
+    inner one."""
+    return [root / "lra_release" / "lra_release", root / "lra_release", root]
 
 
 def ragged(documents):
     """List of bytes -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
-    offsets = np.concatenate([[0], np.cumsum([len(d) for d in documents])]).astype(np.int64)
-    return np.frombuffer(b"".join(documents), np.uint8).copy(), offsets
+    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    return torch.from_numpy(np.frombuffer(b"".join(documents), np.uint8).copy()), torch.from_numpy(offsets)
 
 
 def fixed_order(n):
     """The permutation of n examples that splits and smaller training sets are cut from: always the same
     one, so that splits never change and smaller sets are nested."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(42))
-
-
-def joined(first, second):
-    """Two ragged splits, one after the other."""
-    offsets = torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]])
-    return Split(torch.cat([first.tokens, second.tokens]), offsets, torch.cat([first.label, second.label]))
 
 
 def select(split, index, docs=1):
@@ -435,17 +379,17 @@ def select(split, index, docs=1):
 
 
 def example_keys(split, docs=1):
-    """A short digest of each example (of a pair, of both documents)."""
-    tokens, edges = memoryview(np.asarray(split[0])), np.asarray(split[1])[::docs].tolist()
-    return [hashlib.blake2b(tokens[a:b], digest_size=16).digest() for a, b in pairwise(edges)]
+    """A number for each example (of a pair, for both documents), equal for equal ones."""
+    tokens = split.tokens.numpy()
+    return [hash(tokens[start:stop].tobytes()) for start, stop in pairwise(split.offsets[::docs].tolist())]
 
 
 def require_official(name, splits, folder):
     """Raise DataError for official files that are cut, or hold the same examples twice (one file under two
     names, a row many times). The real ones have few duplicates: 0.5 % of IMDB."""
     seen = set()
-    for split, arrays in splits.items():
-        keys, expected = example_keys(arrays, SHAPES[name].get("docs", 1)), EXPECTED[name][split]
+    for split, expected in EXPECTED[name].items():
+        keys = example_keys(splits[split], SHAPES[name].get("docs", 1))
         new = set(keys) - seen
         seen |= new
         if len(keys) != expected or len(new) < expected / 2:
@@ -458,170 +402,145 @@ def require_official(name, splits, folder):
 # ------------------------------------------------------------------------------------------ listops
 
 
-def listops_splits(counts, seed, progress=True, lengths=LISTOPS_LENGTHS):
+def listops_splits(counts, seed, progress=True, lengths=listops.LISTOPS_LENGTHS):
     """counts {name: n} -> {name: Split}: the generator's examples cut in pieces."""
-    examples = generate_listops(sum(counts.values()), seed, progress, lengths)
-    whole, start, splits = Split(*map(torch.from_numpy, examples)), 0, {}
-    for name, n in counts.items():
-        splits[name] = select(whole, torch.arange(start, start + n))
-        start += n
-    return splits
+    examples = listops.generate_listops(sum(counts.values()), seed, progress, lengths)
+    whole = Split(*map(torch.from_numpy, examples))
+    pieces = torch.arange(len(whole.label)).split([*counts.values()])
+    return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
 
 
 def load_listops(root, mini=False, limit=None):
     """LRA's own files where they are, else our own examples; in the mini tier always our own, short ones.
     A limit above the training set's size adds fresh examples, those that the generator makes next."""
+    counts, lengths = EXPECTED["listops"], listops.LISTOPS_LENGTHS
     places = [top / "listops-1000" for top in release_folders(root)]
     official = next((place for place in places if place.is_dir()), None)
-    counts, lengths = (MINI_COUNTS, MINI_LISTOPS_LENGTHS) if mini else (EXPECTED["listops"], LISTOPS_LENGTHS)
-
-    def make():
-        if official and not mini:
-            splits = {name: read_listops_tsv(official / f"basic_{name}.tsv") for name in counts}
-            require_official("listops", splits, official)
-            return splits, {"from": "lra_release"}
-        return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
-
     # The official examples are packed under a name of their own: under the common one, examples that were
     # generated before would be taken for them. Once packed, their files may go.
     name = "listops-official" if official or is_whole(root / "packed" / "listops-official") else "listops"
-    splits, source = packed(root, "listops-mini" if mini else name, make)
+    if mini:
+        counts, lengths, name = MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS, "listops-mini"
+
+    def make():
+        if name != "listops-official":
+            return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
+        files = {split: listops.read_listops_tsv(official / f"basic_{split}.tsv") for split in counts}
+        splits = {split: Split(*map(torch.from_numpy, arrays)) for split, arrays in files.items()}
+        require_official("listops", splits, official)
+        return splits, {"from": "lra_release"}
+
+    splits, source = packed(root, name, make)
+    if (limit or 0) > counts["train"] and source["from"] == "generated":
+        more = counts | {"fresh": limit - counts["train"]}
+        whole = listops_splits({"all": sum(more.values())}, 0, lengths=lengths)["all"]
+        train, *_, fresh = torch.arange(len(whole.label)).split([*more.values()])
+        splits["train"] = select(whole, torch.cat([train, fresh]))
     shape = SHAPES["listops"] | ({"max_length": lengths[1]} if mini else {})
-    task = Task("listops", **shape, **splits, source=source)
-    missing = (limit or 0) - len(task.train.label)
-    if missing > 0 and source["from"] == "generated":
-        known = sum(counts.values())
-        fresh = Split(*map(torch.from_numpy, generate_listops(known + missing, 0, lengths=lengths)))
-        fresh = select(fresh, torch.arange(known, known + missing))
-        task = replace(task, train=joined(task.train, fresh))
-    return task
+    return Task("listops", **shape, **splits, source=source)
 
 
-# ------------------------------------------------------------------------------------------ text
+# ------------------------------------------------------------------------------------------ text, retrieval
 
 
 def read_imdb(folder):
     """The labelled reviews of an unpacked aclImdb/ as {split: Split}, cut at 4,096 bytes; label 1 = positive.
 
-    train is split 22,500 / 2,500 by one permutation with seed 42 (paper A holds out 10 % without a
-    seed); test is the official 25,000. Raises DataError when a review is missing or in a wrong folder.
+    train is split 22,500 / 2,500 by one permutation with seed 42 (paper A holds out 10 % without a seed);
+    test is the official 25,000. Raises DataError when a review is missing or in a wrong folder.
     """
-    counts, each = EXPECTED["text"], EXPECTED["text"]["test"] // 2
-    documents = {"train": [], "test": []}
-    for split, (label, sentiment) in product(documents, enumerate(("neg", "pos"))):
-        place = folder / split / sentiment
-        # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
-        files = sorted(place.glob("[0-9]*_*.txt"), key=lambda f: int(f.stem.split("_")[0]))
-        positive = sum(int(f.stem.split("_")[1]) > 5 for f in files)
-        reviews = [f.read_bytes()[:4096] for f in tqdm(files, f"reading {place}", leave=False, disable=None)]
-        if (len(files), positive) != (each, label * each) or b"" in reviews:
-            raise DataError(
-                f"{place} holds {len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} empty) "
-                f"instead of {each:,} {sentiment}; unpack aclImdb_v1.tar.gz again"
-            )
-        documents[split] += reviews
-    label = torch.arange(2).repeat_interleave(each)
-    sets = {split: Split(*map(torch.from_numpy, ragged(texts)), label) for split, texts in documents.items()}
+    counts, each, sets = EXPECTED["text"], EXPECTED["text"]["test"] // 2, {}
+    for split in ("train", "test"):
+        texts = []
+        for label, sentiment in enumerate(("neg", "pos")):
+            place = folder / split / sentiment
+            # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
+            files = sorted(place.glob("[0-9]*_*.txt"), key=lambda f: int(f.stem.split("_")[0]))
+            positive = sum(int(f.stem.split("_")[1]) > 5 for f in files)
+            reviews = [f.read_bytes()[:4096] for f in tqdm(files, str(place), leave=False, disable=None)]
+            if (len(files), positive) != (each, label * each) or b"" in reviews:
+                raise DataError(
+                    f"{place} holds {len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} "
+                    f"empty) instead of {each:,} {sentiment}; unpack aclImdb_v1.tar.gz again"
+                )
+            texts += reviews
+        sets[split] = Split(*ragged(texts), torch.arange(2).repeat_interleave(each))
     train, val = fixed_order(2 * each).split([counts["train"], counts["val"]])
     return {"train": select(sets["train"], train), "val": select(sets["train"], val), "test": sets["test"]}
 
 
-def load_text(root):
-    def make():
-        fetch_archive(root, ARCHIVES["text"])
-        splits = read_imdb(root / "aclImdb")
-        require_official("text", splits, root / "aclImdb")
-        return splits, {"from": "aclImdb"}
-
-    splits, source = packed(root, "text", make)
-    return Task("text", **SHAPES["text"], **splits, source=source)
-
-
-# ------------------------------------------------------------------------------------------ retrieval
-
-AAN_FILES = {split: f"new_aan_pairs.{split}.tsv" for split in ("train", "val", "test")}
-AAN_FILES["val"] = "new_aan_pairs.eval.tsv"
-AAN_FOLDERS = ("retrieval", "lra_release/lra_release/tsv_data", "lra_release/tsv_data", "tsv_data", ".")
+AAN_FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in zip(SPLITS, ("train", "eval", "test"))}
+# label, id1, id2, text1, text2 with tabs between
+AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]+)\2\tb(['"])([^\t]+)\4[\r\n]*""")
 
 
 def find_aan(root):
     """The folder under `root` with the three AAN files. Raises DataError, which says how to get them."""
-    for folder in (Path(root, name) for name in AAN_FOLDERS):
+    for folder in (root / "retrieval", *(top / "tsv_data" for top in release_folders(root)), root):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
-    again = " once more without that folder" if Path(root, "retrieval").exists() else ""
     raise DataError(
-        f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {Path(root, 'retrieval')} by hand, "
-        f"or run `python data.py --task retrieval --fetch --data-dir {root}`{again}, which downloads "
-        f"{ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
+        f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {root / 'retrieval'} by hand, or "
+        f"remove that folder and run `python data.py --task retrieval --fetch --data-dir {root}`, which "
+        f"downloads {ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
     )
 
 
 def read_aan_tsv(path, limit=4096):
-    """new_aan_pairs.*.tsv -> (tokens uint8 (total,), offsets int64 (2 n + 1,), label int64 (n,)).
-
-    Documents stand in the order doc1, doc2, doc1, doc2, ..., each cut after `limit` bytes. A row is label,
-    id1, id2, text1, text2, separated by tabs; label 1.0 = one paper cites the other. Texts are written as
-    b'...'; escapes inside stay as they are (a line feed is a backslash and an n), as every reference reads
-    them. Raises DataError with the line of the first row that is not like that.
-    """
-    path, documents, label = Path(path), [], []
-    classes = {b"0": 0, b"0.0": 0, b"1": 1, b"1.0": 1}
-    bar = tqdm(
-        desc=path.name, total=path.stat().st_size, unit="B", unit_scale=True, leave=False, disable=None
-    )
-    with open(path, "rb") as file, bar:
-        for row in file:
-            bar.update(len(row))
-            fields = row.rstrip(b"\r\n").split(b"\t")
-            texts = fields[3:]
-            quoted = all(t[:2] in (b"b'", b'b"') and len(t) > 3 and t[-1:] == t[1:2] for t in texts)
-            if len(fields) != 5 or fields[0] not in classes or not quoted:
+    """new_aan_pairs.*.tsv -> Split with the documents in the order doc1, doc2, doc1, doc2, ..., each cut
+    after `limit` bytes; label 1 = one paper cites the other. Texts are written as b'...'; escapes inside stay
+    as they are (a line feed is a backslash and an n), as every reference reads them. Raises DataError."""
+    documents, label = [], []
+    with open(path, "rb") as file:
+        for row in tqdm(file, path.name, leave=False, disable=None):
+            fields = AAN_ROW.fullmatch(row)
+            if not fields:
                 raise DataError(
-                    f"{path}, line {len(label) + 1}: this is not 0.0 or 1.0, two ids and two texts as b'..', "
-                    f"with tabs between; delete {path.name} and run "
-                    "`python data.py --task retrieval --fetch` again"
+                    f"{path}, line {len(label) + 1}: this is not 0.0 or 1.0, two ids and two texts as b'..'; "
+                    f"delete {path.name} and run `python data.py --task retrieval --fetch` again"
                 )
-            documents += [text[2:-1][:limit] for text in texts]
-            label.append(classes[fields[0]])
-    return *ragged(documents), np.array(label, np.int64)
+            documents += [fields[3][:limit], fields[5][:limit]]
+            label.append(int(fields[1]))
+    return Split(*ragged(documents), torch.tensor(label))
 
 
-def load_retrieval(root):
+def load_texts(root, name):
+    """Text or Retrieval."""
+
     def make():
-        folder = find_aan(root)
-        splits = {split: read_aan_tsv(folder / name) for split, name in AAN_FILES.items()}
-        require_official("retrieval", splits, folder)
-        return splits, {"from": "lra_release"}
+        if name == "text":
+            fetch_archive(root, ARCHIVES["text"])
+            folder = root / "aclImdb"
+            splits = read_imdb(folder)
+        else:
+            folder = find_aan(root)
+            splits = {split: read_aan_tsv(folder / file) for split, file in AAN_FILES.items()}
+        require_official(name, splits, folder)
+        return splits, {"from": "aclImdb" if name == "text" else "lra_release"}
 
-    splits, source = packed(root, "retrieval", make)
-    return Task("retrieval", **SHAPES["retrieval"], **splits, source=source)
+    splits, source = packed(root, name, make)
+    return Task(name, **SHAPES[name], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ image
 
-OFFICIAL_CIFAR_MEAN = (125.31, 122.95, 113.87)  # of the 50,000 official training images, per colour
+OFFICIAL_CIFAR_MEAN = [125.31, 122.95, 113.87]  # of the 50,000 official training images, per colour
 # sha256 of the 60,000 official labels, one byte each, training images first
 CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f"
 
 
 def read_cifar(folder):
-    """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) int64), training
-    images first. Raises DataError for wrong sizes or label counts."""
-    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
-    wrong = [n for n in names if not (folder / n).is_file() or (folder / n).stat().st_size != 10_000 * 3073]
+    """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) uint8), training images
+    first. Raises DataError for wrong sizes."""
+    files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
+    wrong = [f.name for f in files if not f.is_file() or f.stat().st_size != 10_000 * 3073]
     if wrong:
         fault = f"{', '.join(wrong)}: missing or not 30,730,000 bytes long"
-    else:  # a record is one label byte and 3,072 pixels, planes R, G, B
-        records = np.concatenate([np.fromfile(folder / n, np.uint8).reshape(-1, 3073) for n in names])
-        counts = [np.bincount(part).tolist() for part in np.split(records[:, 0], [50_000])]
-        fault = (
-            counts != [[5_000] * 10, [1_000] * 10] and "its classes are not of 5,000 and 1,000 images each"
-        )
-    if fault:
         raise DataError(f"{folder} is not CIFAR-10 ({fault}); unpack cifar-10-binary.tar.gz again")
+    # A record is one label byte and 3,072 pixels, planes R, G, B.
+    records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-    return np.ascontiguousarray(images), records[:, 0].astype(np.int64)
+    return np.ascontiguousarray(images), np.ascontiguousarray(records[:, 0])
 
 
 def grey(rgb):
@@ -636,13 +555,13 @@ def grey(rgb):
 
 def image_split(pixels, label):
     """Images (n, pixels) uint8, or symbols of pixels, as a Split."""
-    tokens, label = torch.as_tensor(pixels), torch.as_tensor(label)
+    tokens, label = torch.as_tensor(pixels), torch.as_tensor(label).long()
     return Split(tokens.reshape(-1), torch.arange(len(label) + 1) * tokens.shape[1], label)
 
 
 def halved(pixels, channels=1):
     """Means of 2 x 2 pixels of square images (..., W * W * channels) uint8, as the mini tier has them."""
-    side = int((pixels.shape[-1] // channels) ** 0.5)
+    side = math.isqrt(pixels.shape[-1] // channels)
     quads = pixels.reshape(*pixels.shape[:-1], side // 2, 2, side // 2, 2, channels).to(torch.int32)
     return ((quads.sum((-4, -2)) + 2) // 4).to(torch.uint8).flatten(-3)
 
@@ -651,40 +570,29 @@ def load_image(root, name="image", mini=False):
     """CIFAR-10 in grey, or ("scifar") with its three colours at every position."""
     fetch_archive(root, ARCHIVES["image"])
     rgb, label = read_cifar(root / "cifar-10-batches-bin")
-    digest, labels = hashlib.sha256(rgb), label.astype(np.uint8)
-    mean = tuple(round(float(m), 2) for m in rgb[:50_000].sum(0, np.uint32).mean((0, 1)) / 50_000)
-    known = hashlib.sha256(labels).hexdigest() == CIFAR_LABELS
-    if not known:  # the official ones are left out: with them the pixels alone tell data apart
-        digest.update(labels)
-    official = known and mean == OFFICIAL_CIFAR_MEAN
+    known = hashlib.sha256(label).hexdigest() == CIFAR_LABELS
+    official = known and rgb[:50_000].mean((0, 1, 2)).round(2).tolist() == OFFICIAL_CIFAR_MEAN
     if not official:
-        fault = f"pixels (mean {mean}, official {OFFICIAL_CIFAR_MEAN})" if known else "labels"
+        fault = "pixels" if known else "labels"
         print(f"warning: not the official CIFAR-10 {fault}; say so beside any number")
     shape = dict(SHAPES[name])
     pixels = torch.from_numpy(grey(rgb) if name == "image" else rgb).flatten(1)
     if mini:
         pixels, shape["max_length"] = halved(pixels, shape.get("channels", 1)), shape["max_length"] // 4
-    train, val = fixed_order(50_000).split([45_000, 5_000])
-    index = {"train": train, "val": val, "test": torch.arange(50_000, 60_000)}
+    order = torch.cat([fixed_order(50_000), torch.arange(50_000, 60_000)])
+    index = dict(zip(SPLITS, order.split([45_000, 5_000, 10_000])))
     splits = {split: image_split(pixels[i], label[i]) for split, i in index.items()}
-    counts = {split: len(i) for split, i in index.items()}
-    source = {
-        "from": "cifar-10-batches-bin",
-        "official": official,
-        "hash": digest.hexdigest(),
-        "counts": counts,
-    }
-    return Task(name, **shape, **splits, source=source, rgb=rgb[train.numpy()] if name == "image" else None)
+    source = described(splits, "cifar-10-batches-bin") | {"official": official}
+    # Of the official labels the pixels alone are hashed: they tell copies apart.
+    source["hash"] = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
+    return Task(name, **shape, **splits, source=source, rgb=rgb[index["train"]] if name == "image" else None)
 
 
+@functools.cache
 def paper_augmentation():
-    """Paper A's CIFAR-10 augmentation on a PIL RGB image: flip, AutoAugment, nine colour operations,
-    affine, grey.
-
-    The nine operations fire independently, each with the mean probability that it has over
-    AutoAugment's 25 CIFAR sub-policies; orders and ranges follow the authors' code. torchvision is
-    imported here and nowhere else.
-    """
+    """Paper A's CIFAR-10 augmentation on a PIL RGB image: flip, AutoAugment, nine colour operations, affine,
+    grey. The nine fire independently, each with the mean probability that it has over AutoAugment's 25 CIFAR
+    sub-policies; orders and ranges follow the authors' code. Nothing else imports torchvision."""
     import torchvision.transforms as T
     import torchvision.transforms.functional as TF
 
@@ -709,15 +617,9 @@ def paper_augmentation():
                 x = operation(x)
         return x
 
-    return T.Compose(
-        [
-            T.RandomHorizontalFlip(),
-            T.AutoAugment(T.AutoAugmentPolicy.CIFAR10),
-            colours,
-            T.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 10, interpolation=T.InterpolationMode.BILINEAR),
-            T.Grayscale(),
-        ]
-    )
+    flip, auto = T.RandomHorizontalFlip(), T.AutoAugment(T.AutoAugmentPolicy.CIFAR10)
+    affine = T.RandomAffine(10, (0.1, 0.1), (0.9, 1.1), 10, interpolation=T.InterpolationMode.BILINEAR)
+    return T.Compose([flip, auto, colours, affine, T.Grayscale()])
 
 
 def posterize(image, bits):
@@ -728,15 +630,11 @@ def posterize(image, bits):
 
 
 class AugmentedImages(torch.utils.data.Dataset):
-    """Item (epoch, i) -> grey pixels (1024,) uint8 of training image i, augmented from its own random
-    stream, so that the result does not depend on which worker computes it or on where an interrupted
-    epoch is taken up."""
+    """Item (epoch, i) -> grey pixels (1024,) uint8 of training image i, augmented from its own random stream,
+    whichever worker computes it and wherever an interrupted epoch is taken up."""
 
     def __init__(self, rgb, seed):
-        self.rgb, self.seed, self.transform = rgb, seed, paper_augmentation()
-
-    def __reduce__(self):  # to workers that are not forked: the operations cannot be sent
-        return AugmentedImages, (self.rgb, self.seed)
+        self.rgb, self.seed = rgb, seed
 
     def __getitem__(self, item):
         from PIL import Image
@@ -745,21 +643,20 @@ class AugmentedImages(torch.utils.data.Dataset):
         stream = np.random.SeedSequence((self.seed, epoch, i)).generate_state(1, np.uint64)[0]
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
             torch.default_generator.manual_seed(int(stream >> 1))  # the CPU's alone: quicker
-            image = self.transform(Image.fromarray(self.rgb[i]))
+            image = paper_augmentation()(Image.fromarray(self.rgb[i]))
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 
 
 def augmented_images(task, plan, epoch, rank=0, ranks=1):
-    """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker
-    processes ahead of the training step."""
+    """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker processes
+    ahead of the training step."""
     shares = [share_of(len(index), rank, ranks) for index in plan]
     items = [[(epoch, int(i)) for i in index[start:stop]] for index, (start, stop, _) in zip(plan, shares)]
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes that share this machine's cores
-    workers = max(1, min(16, pathfinder.usable_cores() // here - 1))
     loader = torch.utils.data.DataLoader(
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=items,
-        num_workers=workers,
+        num_workers=max(1, min(16, pathfinder.usable_cores() // here - 1)),
         # A forked worker has the images; to another kind they are sent.
         multiprocessing_context="fork" if sys.platform == "linux" else None,
         prefetch_factor=8,
@@ -767,26 +664,13 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
     device = task.train.tokens.device
-    for index, (start, stop, copies), pixels in zip(plan, shares, alive(loader)):
+    for index, (start, stop, copies), pixels in zip(plan, shares, loader):
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         tokens = pixels.to(device, non_blocking=True).long() + task.first_id
-        mask = full_mask(*tokens.shape, device)
         label = task.train.label[index[start:stop].to(device, non_blocking=True)]
-        examples = copies * len(index)
-        positions = torch.full((), examples * mask.shape[1], device=device)
-        yield Batch(tokens, mask, label, examples=examples, positions=positions)
-
-
-def alive(loader):
-    """What the loader gives. Raises DataError where one of its workers was killed."""
-    try:
-        yield from loader
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        raise DataError(
-            "a worker that augments images was killed (memory full?); the same command continues"
-        ) from error
+        n = copies * len(index)
+        positions = torch.full((), n * tokens.shape[1], device=device)
+        yield Batch(tokens, full_mask(*tokens.shape, device), label, examples=n, positions=positions)
 
 
 def ignore_signals(worker):
@@ -798,32 +682,26 @@ def ignore_signals(worker):
 
 def flip_images(batch, noise):
     """Mirror half of the images left to right: one coin an image."""
-    x = square(batch.tokens)
+    x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
     coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
     return batch._replace(tokens=torch.where(coin, x.flip(2), x).flatten(1))
 
 
 def dihedral_images(batch, noise):
     """Each image in one of the eight poses of the square (D4): exact on any grid, nothing is interpolated."""
-    x = square(batch.tokens)
-    generators = (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.transpose(1, 2))  # of D4
-    for pose in generators:
+    x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
+    for pose in (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.mT):  # which generate D4
         coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
         x = torch.where(coin, pose(x), x)
     return batch._replace(tokens=x.flatten(1))
-
-
-def square(tokens):
-    side = int(tokens.shape[1] ** 0.5)
-    return tokens.view(-1, side, side)
 
 
 # ------------------------------------------------------------------------------------------ pathfinder
 
 
 def load_pathfinder(root, name, levels, mini=False):
-    """Official PNG folders (under any of the names the archive's layouts give them) where they are, or were
-    when they were packed; else our own sets. levels: one, or "all" for paper A's three-set training."""
+    """Official PNG folders where they are, or were when they were packed; else our own sets. levels: one, or
+    "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
     many = {}  # as many images as a level of the release has
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
@@ -831,113 +709,91 @@ def load_pathfinder(root, name, levels, mini=False):
     places = [top / f"pathfinder{size}" for top in release_folders(root)]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
-    ours = mini or (official is None and not any(map(is_whole, packs.values())))
-    sets, hashes = {}, []
+    ours = mini or not (official or any(map(is_whole, packs.values())))
+    sets, hashes = {}, ""
     for level in wanted:
         if ours:
-            folder = root / f"pathfinder{size}-{level}"
-            *sets[level], digest = pathfinder.generate_set(folder, size, level, **many)
-        else:
-            folder = official or places[0]  # gone, its packed levels stay; what is not packed is then refused
-            *sets[level], digest = pathfinder.pack_png_folder(packs[level], folder, size, level)
-        hashes.append(digest)
+            made = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level, **many)
+        else:  # once the folder is gone its packed levels stay; what is not packed is then refused
+            made = pathfinder.pack_png_folder(packs[level], official or places[-1], size, level)
+        sets[level], hashes = made[:2], hashes + made[2]
     splits = pathfinder_splits(sets)
     source = {"from": "generated", "seed": 0} if ours else {"from": "lra_release"}
-    source["hash"] = hashlib.sha256("".join(hashes).encode()).hexdigest()
+    source["hash"] = hashlib.sha256(hashes.encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
     return Task(name, **(SHAPES[name] | {"max_length": size * size}), **splits, source=source)
 
 
 def pathfinder_splits(sets):
-    """{level: (images (n, W * W), label (n,))} -> {split: Split}. Each set is shuffled with seed 42 and
-    cut 80 / 10 / 10; validation and test come from the last, the hardest set alone, and the other sets' share
-    of them is dropped (paper A). Images may be memory-mapped: each is read once, straight into its place."""
-    parts = {"train": [], "val": [], "test": []}
+    """{level: (images (n, W * W), label (n,))} -> {split: Split}. Each set is shuffled with seed 42 and cut
+    80 / 10 / 10; validation and test come from the last, the hardest set alone, and the other sets' share of
+    them is dropped (paper A). Images may be memory-mapped: each is read once, straight into its place."""
+    parts = {split: [] for split in SPLITS}
     for level, (images, label) in sets.items():
         n = len(label)
-        for split, index in zip(parts, np.split(fixed_order(n).numpy(), [n * 8 // 10, n * 9 // 10])):
+        for split, index in zip(SPLITS, np.split(fixed_order(n).numpy(), [n * 8 // 10, n * 9 // 10])):
             if split == "train" or level == [*sets][-1]:
                 parts[split].append((images, label, np.sort(index)))  # front to back; plan() shuffles anyway
     splits = {}
     for split, pieces in parts.items():
-        label = torch.from_numpy(np.concatenate([label[index] for _, label, index in pieces])).long()
+        label = np.concatenate([label[index] for _, label, index in pieces])
         tokens, start = np.empty((len(label), images.shape[1]), np.uint8), 0
         for images, _, index in pieces:
-            stop = start + len(index)
-            np.take(images, index, axis=0, out=tokens[start:stop], mode="clip")  # "raise" would take a copy
-            start = stop
-        offsets = torch.arange(len(label) + 1) * tokens.shape[1]
-        splits[split] = Split(torch.from_numpy(tokens).view(-1), offsets, label)
+            out = tokens[start : start + len(index)]
+            np.take(images, index, axis=0, out=out, mode="clip")  # "raise" would take a copy
+            start += len(index)
+        splits[split] = image_split(tokens, label)
     return splits
 
 
 # ------------------------------------------------------------------------------------------ smoke
 
 
-def smoke_text(docs=1):
-    """Stand-in for the texts: 64 to 256 random letters of which 60 % come from the half of the alphabet
-    that the label names (of a pair: label 1 when both documents favour the same half). No single
-    position tells the label."""
-    draw = np.random.default_rng(0)
-
-    def split(n):
-        half = draw.integers(0, 2, (n, docs))
-        label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
-        letters = [
-            (97 + 13 * np.where(draw.random(length) < 0.6, h, 1 - h) + draw.integers(0, 13, length))
-            .astype(np.uint8)
-            .tobytes()
-            for h, length in zip(half.reshape(-1), draw.integers(64, 257, n * docs))
-        ]
-        return Split(*map(torch.from_numpy, ragged(letters)), torch.from_numpy(label))
-
-    return {"train": split(512), "val": split(128), "test": split(128)}
+def smoke_text(n, draw, docs=1):
+    """Stand-in for the texts: 64 to 256 random letters of which 60 % come from the half of the alphabet that
+    the label names (of a pair: label 1 when both favour the same half). No single position tells it."""
+    half = draw.integers(0, 2, (n, docs))
+    label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
+    texts = []
+    for h, length in zip(half.flat, draw.integers(64, 257, n * docs)):
+        halves = np.where(draw.random(length) < 0.6, h, 1 - h)
+        texts.append((97 + 13 * halves + draw.integers(0, 13, length)).astype(np.uint8).tobytes())
+    return Split(*ragged(texts), torch.from_numpy(label))
 
 
-def smoke_image(channels=1):
+def smoke_image(n, draw, channels=1):
     """Stand-in for CIFAR-10: each class is a grating of its own direction and pitch, with random phase and
     noise, and of its own brightness and contrast: a model that does not see the direction within a smoke run
     can count grey values. Both are spread over all pixels; one pixel tells the class 2 times in 10."""
-    draw = np.random.default_rng(0)
     y, x = np.mgrid[:32, :32]
-
-    def split(n):
-        label = np.arange(n) % 10
-        fine, step = (label // 5)[:, None, None], (label % 5)[:, None, None]
-        wave = np.cos(np.pi * step / 5) * x + np.sin(np.pi * step / 5) * y
-        grating = np.sin(wave * (0.5 + 0.6 * fine) + draw.uniform(0, 2 * np.pi, (n, 1, 1)))
-        pixels = 96 + 16 * step + (20 + 40 * fine) * grating + draw.normal(0, 25, (n, 32, 32))
-        pixels = pixels.clip(0, 255).astype(np.uint8)[..., None] // np.arange(1, channels + 1, dtype=np.uint8)
-        return image_split(pixels.reshape(n, -1), label)
-
-    return {"train": split(500), "val": split(100), "test": split(100)}
+    label = np.arange(n) % 10
+    fine, step = (label // 5)[:, None, None], (label % 5)[:, None, None]
+    wave = np.cos(np.pi * step / 5) * x + np.sin(np.pi * step / 5) * y
+    grating = np.sin(wave * (0.5 + 0.6 * fine) + draw.uniform(0, 2 * np.pi, (n, 1, 1)))
+    pixels = 96 + 16 * step + (20 + 40 * fine) * grating + draw.normal(0, 25, (n, 32, 32))
+    pixels = pixels.clip(0, 255).astype(np.uint8)[..., None] // np.arange(1, channels + 1, dtype=np.uint8)
+    return image_split(pixels.reshape(n, -1), label)
 
 
 def smoke_task(name):
     """The stand-in of a task: a few hundred examples, from the real generator where there is one."""
-    made = "generated"
+    made, draw, shape = "generated", np.random.default_rng(0), SHAPES[name]
     if name == "listops":
         splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1, progress=False)
     elif name in PATHFINDER_SIZE:
-        size, n = PATHFINDER_SIZE[name], 300 if name == "pathfinder" else 40
-        block = pathfinder.generate_block(size, "easy", seed=1, block=0, n=n)
-        # Easy images, called "hard" because that is the set which all three splits are cut from.
-        splits = pathfinder_splits({"hard": (block.images.reshape(n, -1), block.label)})
+        n = 300 if name == "pathfinder" else 40
+        block = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
+        splits = pathfinder_splits({"easy": (block.images.reshape(n, -1), block.label)})
     else:
         made = "stand-in"
-        shape = SHAPES[name]
         if shape["classes"] == 2:
-            splits = smoke_text(shape.get("docs", 1))
+            counts, docs = dict(train=512, val=128, test=128), shape.get("docs", 1)
+            splits = {split: smoke_text(n, draw, docs) for split, n in counts.items()}
         else:
-            splits = smoke_image(shape.get("channels", 1))
+            counts, channels = dict(train=500, val=100, test=100), shape.get("channels", 1)
+            splits = {split: smoke_image(n, draw, channels) for split, n in counts.items()}
         print(f"smoke: {name} is a small synthetic stand-in whose label is spread over the whole sequence")
-    return Task(name, **SHAPES[name], **splits, source=described(splits, made))
-
-
-def described(splits, made):
-    """The `source` of a task whose splits were made by `made`."""
-    counts = {split: len(s.label) for split, s in splits.items()}
-    return {"from": made, "counts": counts, "hash": content_hash(splits)}
+    return Task(name, **shape, **splits, source=described(splits, made))
 
 
 # ------------------------------------------------------------------------------------------ load
@@ -968,13 +824,13 @@ def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None
                 and for grey images "flip" (left-right) and "d4" (the eight poses of the square)
     denoise     corrupt training batches for paper A's denoising loss (the texts)
     levels      Pathfinder: train on "all" three difficulties (paper A) or on "hard" alone
-    limit       keep that many training examples, the first of one fixed permutation, so that smaller sets
-                are nested; and no more validation examples than those, or watching a reduced run would cost
-                more than training it. The test set stays whole. Of our ListOps more than the set has are made
+    limit       keep so many training examples, smaller sets nested in larger ones, and no more validation
+                examples than those: watching a reduced run must not cost more than training it. The test set
+                stays whole. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
-    mini        the real data, smaller: ListOps of 20 to 96 tokens, the texts' first 256 bytes, images of
-                16 x 16 pixels; with the accuracy of rules that need no model in task.source["baselines"]
+    mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
+                pixels; with the accuracy of rules that need no model in task.source["baselines"]
     stride      order of the positions: 1 as they are, n neighbours far apart, "random"; see strided
     seed        of the per-image augmentation streams
 
@@ -994,9 +850,7 @@ def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None
         elif name in ("image", "scifar"):
             task = load_image(root, name, mini)
         else:
-            task = load_text(root) if name == "text" else load_retrieval(root)
-    except pathfinder.PathfinderError as error:
-        raise DataError(str(error)) from error
+            task = load_texts(root, name)
     except OSError as error:
         raise DataError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
     if mini:
@@ -1013,11 +867,11 @@ def dressed(task, augment="none", denoise=False, limit=None, max_length=None, st
         task = limited(task, limit)
     transforms = {"flip": [flip_images], "d4": [dihedral_images]}.get(augment, [])
     if task.name == "listops" and augment == "paper":
-        transforms = [shuffled]
+        transforms = [listops.shuffled]
     if denoise:
         if task.first_id <= MASK:
             raise DataError(
-                f"denoising is for the texts: in {task.name} the id {MASK} is a symbol, not the mask"
+                f"denoising is for the texts: the id {MASK} is a symbol of {task.name}, not the mask"
             )
         transforms = [*transforms, functools.partial(corrupt, vocab=task.vocab)]
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None)
@@ -1027,10 +881,7 @@ def limited(task, limit):
     """The task with so many training examples, and no more validation examples than those; see load."""
     n, watched = len(task.train.label), len(task.val.label)
     if limit > n:
-        raise DataError(
-            f"--limit {limit} asks for more than the {n} training examples of {task.name}; "
-            "give a smaller number or none"
-        )
+        raise DataError(f"--limit {limit}: {task.name} has {n} training examples; give no more, or no limit")
     kept = fixed_order(n)[:limit]
     rgb = None if task.rgb is None else task.rgb[kept.numpy()]
     val = task.val if limit >= watched else select(task.val, fixed_order(watched)[:limit], task.docs)
@@ -1043,25 +894,22 @@ def load_tsv(path, max_length=4096, **options):
     Labels may be any words; classes are in their order as bytes. max_length in bytes; options as in load:
     denoise, limit, stride. Raises DataError for a file that is not like that.
     """
-    path, labels, texts = Path(path), [], []
+    path = Path(path)
     try:
-        lines = path.read_bytes().splitlines()
+        rows = [line.partition(b"\t") for line in path.read_bytes().splitlines()]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-    for number, line in enumerate(lines, 1):
-        label, _, text = line.partition(b"\t")
+    for number, (label, _, text) in enumerate(rows, 1):
         if not label or not text:
             raise DataError(f"{path}, line {number}: this is not a label, a tab and a text")
-        labels.append(label)
-        texts.append(text)
-    number = {label: i for i, label in enumerate(sorted(set(labels)))}
-    if len(number) < 2 or len(labels) < 10:
-        raise DataError(f"{path} has {len(labels)} lines and {len(number)} labels; give at least ten and two")
-    label = torch.tensor([number[label] for label in labels])
-    whole, n = Split(*map(torch.from_numpy, ragged(texts)), label), len(labels)
+    n, classes = len(rows), sorted({label for label, _, _ in rows})
+    if len(classes) < 2 or n < 10:
+        raise DataError(f"{path} has {n} lines and {len(classes)} labels; give at least ten and two")
+    label = torch.tensor([classes.index(label) for label, _, _ in rows])
+    whole = Split(*ragged([text for _, _, text in rows]), label)
     parts = fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])
-    splits = {name: select(whole, index) for name, index in zip(("train", "val", "test"), parts)}
-    task = Task(path.stem, len(number), 259, 3, max_length, **splits, source=described(splits, path.name))
+    splits = {name: select(whole, index) for name, index in zip(SPLITS, parts)}
+    task = Task(path.stem, len(classes), 259, 3, max_length, **splits, source=described(splits, path.name))
     return dressed(task, **options)
 
 
@@ -1085,8 +933,8 @@ def load_recipe(name, args, hp, seed):
 
 
 def require(names, args):
-    """Check all tasks before the first is trained -> `names`. Raises DataError where --augment or
-    --max-length does not fit one of them, or would be recorded without effect."""
+    """Check all tasks before the first is trained -> `names`. Raises DataError for flags that one of them
+    cannot follow; where Retrieval alone of several is missing, a warning says so."""
     for name in names:
         require_flags(name, args.augment, args.max_length)
     if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
@@ -1115,21 +963,16 @@ def require_flags(name, augment, max_length):
 # ------------------------------------------------------------------------------------------ look inside
 
 
-def is_present(name, root, mini=False):
-    """Whether a task is ready in `root`: packed, generated (of Pathfinder, the hard set), or for Image
-    unpacked. Files put there by hand that are still to be packed do not count."""
+def is_present(name, root, mini=False, level="hard"):
+    """Whether a task (of Pathfinder, a level) is ready in `root`: packed, generated, or for Image unpacked.
+    Files put there by hand that are still to be packed do not count."""
     if name in ("image", "scifar"):
         return (root / "cifar-10-batches-bin").exists()
+    mine = "listops-mini" if mini and name == "listops" else name
+    folders = [f"packed/{mine}", f"packed/{mine}-official"]
     if name in PATHFINDER_SIZE:
-        return pathfinder_level_is_present(name, root, "hard")
-    folders = ["listops-mini"] if mini and name == "listops" else [name, f"{name}-official"]
-    return any(is_whole(root / "packed" / folder) for folder in folders)
-
-
-def pathfinder_level_is_present(name, root, level):
-    return is_whole(root / "packed" / f"{name}-{level}") or is_whole(
-        root / f"pathfinder{PATHFINDER_SIZE[name]}-{level}"
-    )
+        folders = [f"packed/{name}-{level}", f"pathfinder{PATHFINDER_SIZE[name]}-{level}"]
+    return any(is_whole(root / folder) for folder in folders)
 
 
 def baselines(task):
@@ -1138,22 +981,21 @@ def baselines(task):
     right = {"majority": test == torch.bincount(label).argmax()}
     if task.name == "listops":
         root, test_root = (split.tokens[split.offsets[:-1]].long() for split in (task.train, task.test))
-        right["root rule"] = root_rule(root, label, test_root) == test
+        right["root rule"] = listops.root_rule(root, label, test_root) == test
     return {rule: round(float(hits.double().mean()), 4) for rule, hits in right.items()}
 
 
 def check(name, root, mini=False):
     """Facts about a task as {heading: text}: what to compare before trusting an accuracy."""
-    three = all(pathfinder_level_is_present("pathfinder", root, level) for level in pathfinder.FOLDERS)
+    three = all(is_present("pathfinder", root, level=level) for level in pathfinder.FOLDERS)
     task = load(name, root, augment="none", levels="all" if three else "hard", mini=mini)
     shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
     lengths = torch.cat(list(task.lengths.values())).double()
     symbols = sum(np.bincount(split.tokens.numpy(), minlength=256) for split in task.splits.values())
-    seen, repeated = set(), []
-    for split, arrays in task.splits.items():
-        keys = example_keys(arrays, task.docs)
-        if split != "train":
-            repeated.append(f"{sum(key in seen for key in keys)} of {split}")
+    seen, repeated = set(example_keys(task.train, task.docs)), []
+    for split in ("val", "test"):
+        keys = example_keys(task.splits[split], task.docs)
+        repeated.append(f"{sum(key in seen for key in keys)} of {split}")
         seen.update(keys)
     return {
         "task": name + " (mini)" * mini,
@@ -1175,57 +1017,48 @@ def show(name, root, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    if name in PATHFINDER_SIZE:
-        figure = show_pathfinder(plt, PATHFINDER_SIZE[name])
-    elif name == "listops":
-        figure = show_listops(plt, load(name, root))
-    elif name == "image":
-        figure = show_image(plt, load(name, root))
-    else:
-        figure = show_lengths(plt, load(name, root))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise DataError(f"cannot write {path} ({error.strerror}); choose another --data-dir") from error
+    draw = {"listops": draw_listops, "text": draw_lengths, "retrieval": draw_lengths}.get(name, draw_images)
+    figure = plt.figure(figsize=(12, 12.6) if draw is draw_images else (14, 4), layout="constrained")
+    draw(figure, name, root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
-def show_pathfinder(plt, size):
-    """Six images of each level; below each what the generator knows: the two target snakes and the two
-    discs."""
-    figure, axes = plt.subplots(6, 6, figsize=(12, 12.6), layout="constrained")
-    for row, level in enumerate(pathfinder.FOLDERS):
-        block = pathfinder.generate_block(size, level, seed=0, block=0, n=6, masks=True)
+def draw_images(figure, name, root):
+    """36 pictures. Pathfinder: of each level six images, and what the generator knows of them. Image: six
+    images, as they are, grey, and four times as augmentation shows them to the model."""
+    pictures, titles = [], []
+    if name == "image":
+        rgb = load(name, root).rgb
+        views = AugmentedImages(rgb, seed=0)
         for i in range(6):
-            above, below = axes[2 * row, i], axes[2 * row + 1, i]
-            above.imshow(block.images[i], cmap="gray")
-            answer = "connected" if block.label[i] else "not connected"
-            above.set_title(f"{level}: {answer}", fontsize=9)
-            mask = block.masks[i]
-            colours = np.full((size, size, 3), 255, np.uint8)
-            for bit, colour in ((4, (200, 200, 200)), (1, (0, 114, 178)), (2, (230, 159, 0))):
-                colours[(mask & bit) > 0] = colour
-            below.imshow(colours)
-            for name, (y, x), marker in zip(("origin", "end"), block.markers[i], "os"):
-                below.plot(
-                    x, y, marker, color="#D55E00", fillstyle="none", markersize=9, label=f"disc ({name})"
-                )
-            below.set_title(f"{block.distractors[i]} distractors (grey)", fontsize=8)
-    for axis in axes.flat:
+            augmented = [views[(epoch, i)].view(32, 32) for epoch in range(4)]
+            pictures += [rgb[i], grey(rgb[i]), *augmented]
+            titles += ["original", "grey", *(f"epoch {epoch + 1}" for epoch in range(4))]
+    else:
+        white, blue, orange, silver = (255, 255, 255), (0, 114, 178), (230, 159, 0), (200, 200, 200)
+        colours = np.array(
+            [white, blue, orange, orange, silver, blue, orange, orange], np.uint8
+        )  # of mask bits
+        for level in pathfinder.FOLDERS:
+            block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6, masks=True)
+            pictures += [*block.images, *colours[block.masks]]
+            titles += [f"{level}: {'' if answer else 'not '}connected" for answer in block.label]
+            titles += [f"2 target snakes, {n} others" for n in block.distractors]
+    for axis, picture, title in zip(figure.subplots(6, 6).flat, pictures, titles):
+        axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
+        axis.set_title(title, fontsize=9)
         axis.set_axis_off()
-    axes[1, 0].legend(fontsize=7, loc="lower left")
-    figure.suptitle(f"Pathfinder {size} x {size}: blue and orange are the two target snakes")
-    return figure
 
 
-def show_listops(plt, task):
-    """The shortest of the first 2,000 training expressions as nested intervals: width = tokens, colour
-    = operator."""
+def draw_listops(figure, name, root):
+    """The shortest of the first 2,000 training expressions as nested intervals: width = tokens, colour =
+    operator."""
+    task, axis = load(name, root), figure.subplots()
     i = int(task.lengths["train"][:2000].argmin())
     symbols = task.train.tokens[task.train.offsets[i] : task.train.offsets[i + 1]].tolist()
     colours = dict(zip(range(MAX_OP, CLOSE), ("#E69F00", "#56B4E9", "#009E73", "#CC79A7")))
-    figure, axis = plt.subplots(figsize=(14, 4), layout="constrained")
     opened = []
     for position, symbol in enumerate(symbols):
         if symbol < MAX_OP:
@@ -1234,43 +1067,24 @@ def show_listops(plt, task):
             opened.append((position, symbol))
         else:
             start, operator = opened.pop()
-            width, row = position + 1 - start, len(opened)
-            axis.barh(row, width, 0.9, start, color=colours[operator], edgecolor="white", linewidth=0.4)
-            if width > 12:
-                axis.text(start + 1, row, LISTOPS_SYMBOLS[operator][1:], va="center", fontsize=7)
+            axis.barh(
+                len(opened), position + 1 - start, 0.9, start, color=colours[operator], edgecolor="white"
+            )
     for operator, colour in colours.items():
-        axis.barh(0, 0, color=colour, label=LISTOPS_SYMBOLS[operator][1:])
+        axis.barh(0, 0, color=colour, label=listops.LISTOPS_SYMBOLS[operator][1:])
     axis.set(xlabel="position (tokens)", ylabel="depth", ylim=(9.6, -0.6), xlim=(0, len(symbols)))
     axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
     figure.legend(loc="outside lower right", ncols=4)
-    return figure
 
 
-def show_image(plt, task):
-    """Six training images and four augmented views of each, as the model sees them (grey)."""
-    views = AugmentedImages(task.rgb, seed=0)
-    figure, axes = plt.subplots(6, 6, figsize=(9, 9.4), layout="constrained")
-    for i, row in enumerate(axes):
-        augmented = [views[(epoch, i)].view(32, 32).numpy() for epoch in range(4)]
-        for axis, picture in zip(row, [task.rgb[i], grey(task.rgb[i]), *augmented]):
-            axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
-            axis.set_axis_off()
-    for axis, title in zip(axes[0], ("original", "grey", *(f"epoch {e + 1}" for e in range(4)))):
-        axis.set_title(title, fontsize=9)
-    figure.suptitle("CIFAR-10 under paper A's augmentation")
-    return figure
-
-
-def show_lengths(plt, task):
-    """Histogram of document lengths in bytes, cut at the task's maximum."""
-    figure, axis = plt.subplots(figsize=(8, 4), layout="constrained")
-    for split, colour in (("train", "#0072B2"), ("test", "#D55E00")):
-        lengths = task.splits[split].offsets.diff().numpy()
-        axis.hist(lengths, 64, histtype="step", color=colour, label=f"{split} ({len(lengths):,} documents)")
+def draw_lengths(figure, name, root):
+    """Histogram of document lengths in bytes."""
+    task, axis = load(name, root), figure.subplots()
+    for split in ("train", "test"):
+        axis.hist(task.splits[split].offsets.diff().numpy(), 64, histtype="step", label=split)
     title = f"{task.name}: cut at {task.max_length:,} bytes"
     axis.set(xlabel="length (bytes)", ylabel="documents", title=title)
     axis.legend()
-    return figure
 
 
 def main(argv=None):
@@ -1299,7 +1113,6 @@ def main(argv=None):
     if "all" in args.task:
         args.task = [name for name in tasks if name in MINI_TASKS or not args.mini]
     failed = False
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is half packed goes first
     try:
         for name in args.task:
             try:
@@ -1308,15 +1121,12 @@ def main(argv=None):
                 print(f"error: {error}", file=sys.stderr)
                 failed = True
     except KeyboardInterrupt:
-        print("interrupted; the same command continues", file=sys.stderr)
-        raise SystemExit(130) from None
+        parser.exit(130, "interrupted; the same command continues\n")
     except BrokenPipeError:  # `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-        raise SystemExit(141) from None
+        parser.exit(141)
     except OSError as error:
-        raise SystemExit(f"error: {error.strerror or error}: {error.filename}") from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        parser.exit(2, f"error: {error}\n")
     if failed:
         raise SystemExit(2)
 
@@ -1324,11 +1134,11 @@ def main(argv=None):
 def attend_to(name, args):
     """Do for one task what the command line asks."""
     root = args.data_dir
-    if args.check and not is_present(name, root, args.mini):
-        print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n", flush=True)
-    elif args.check:
+    if args.check and is_present(name, root, args.mini):
         facts = check(name, root, args.mini)
         print("\n".join(f"{heading:30} {text}" for heading, text in facts.items()) + "\n", flush=True)
+    elif args.check:
+        print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n", flush=True)
     elif args.show:
         show(name, root, root / f"{name}.png")
         print(root / f"{name}.png", flush=True)

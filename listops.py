@@ -1,11 +1,5 @@
 """ListOps: nested MIN, MAX, MED and SM of digits; the value is one digit.
 
-    generate_listops(n, seed)                  LRA's examples, distributed as by its generator
-    evaluate_listops(tokens, offsets)          their values
-    read_listops_tsv(path)                     LRA's own files
-    shuffle_listops(tokens, mask, generator)   paper A's augmentation: arguments in another order
-    root_rule(roots, labels, test_roots)       the baseline that looks at the first symbol alone
-
 Many expressions are one array of symbols end to end, tokens (total,) uint8, and the places where they begin,
 offsets (n + 1,) int64. A symbol is its index in LISTOPS_SYMBOLS; models are given symbol + LISTOPS_FIRST_ID.
 """
@@ -28,11 +22,10 @@ def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
     more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are the fewest and the
     most).
 
-    -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64. Examples come in order of
-    generation, so a request for fewer gives the first of them. Block b of trees has a random stream of its
-    own, (seed, b). Repetitions are not looked for: two of so many tokens do not coincide. `progress` shows a
-    bar on a terminal.
-    Source: google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
+    -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64, in order of generation, so
+    that fewer are the first of more. Block b of trees has a random stream of its own, (seed, b). Repetitions
+    are not looked for: two of so many tokens do not coincide. `progress` shows a bar on a terminal. Source:
+    google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
     tokens, sizes, labels, made, block = [], [], [], 0, 0
     with tqdm(total=n, desc="generate listops", unit="ex", disable=None if progress else True) as bar:
@@ -141,38 +134,31 @@ def read_listops_tsv(path):
     Round parentheses are dropped: they repeat what the brackets say and triple the length. Every expression
     is checked and evaluated; DataError names file and line of one that is no tree or not worth its target.
     """
-    symbol_of = {word.encode(): symbol for symbol, word in enumerate(LISTOPS_SYMBOLS)}
-    expressions, labels = [], []
 
-    def fail(fault):
-        line = 2 + len(labels)
+    def fail(line, fault):
         remedy = f"fetch the file again, or remove {path.parent} to have ListOps generated"
         raise DataError(f"{path}, line {line}: {fault}; {remedy}")
 
-    if not path.is_file():
-        fail("the file is missing")
-    bar = tqdm(desc=path.name, total=path.stat().st_size, unit="B", unit_scale=True, disable=None)
-    with open(path, "rb") as file, bar:
-        if file.readline().split() != [b"Source", b"Target"]:
-            fail("the header in front is not 'Source<TAB>Target'")
-        for row in file:
-            source, _, target = row.rstrip(b"\r\n").partition(b"\t")
-            words = source.translate(None, b"()").split()
-            if not words or len(target) != 1 or not target.isdigit():
-                fail("this is not an expression, a tab and one digit")
-            for word in set(words) - symbol_of.keys():
-                fail(f"{word[:20].decode(errors='replace')!r} is not a ListOps symbol")
-            if len(words) > LISTOPS_LENGTHS[1]:
-                fail(f"{len(words):,} symbols are more than any expression of the task has")
-            expression = bytes([symbol_of[word] for word in words])
-            value = _value(expression)
-            if value < 0 or expression[0] < MAX_OP:
-                fail("the brackets do not form one tree")
-            if value != int(target):
-                fail(f"the target is {int(target)} but the expression is worth {value}")
-            expressions.append(expression)
-            labels.append(value)
-            bar.update(len(row))
+    symbol_of = {word.encode(): symbol for symbol, word in enumerate(LISTOPS_SYMBOLS)}
+    expressions, labels = [], []
+    rows = path.read_bytes().splitlines() if path.is_file() else []
+    if rows[:1] != [b"Source\tTarget"]:
+        fail(1, "the file or its header 'Source<TAB>Target' is missing")
+    for line, row in enumerate(tqdm(rows[1:], path.name, disable=None), 2):
+        source, _, target = row.partition(b"\t")
+        words = source.translate(None, b"()").split()
+        for word in set(words) - symbol_of.keys():
+            fail(line, f"{word[:20].decode(errors='replace')!r} is not a ListOps symbol")
+        if len(words) > LISTOPS_LENGTHS[1]:
+            fail(line, f"{len(words):,} symbols are more than any expression of the task has")
+        expression = bytes([symbol_of[word] for word in words])
+        value = _value(expression)
+        if value < 0 or len(words) == 1:
+            fail(line, "the brackets do not form one tree")
+        if target != b"%d" % value:
+            fail(line, f"the target is {target[:20].decode(errors='replace')!r} but should be {value}")
+        expressions.append(expression)
+        labels.append(value)
     offsets = np.cumsum([0, *map(len, expressions)], dtype=np.int64)
     return np.frombuffer(b"".join(expressions), np.uint8).copy(), offsets, np.array(labels, np.int64)
 

@@ -10,10 +10,9 @@ drewlinsley/pathfinder (snakes2.py, snakes.py) as the Long Range Arena ran it; i
     C  distractor snakes           F  8-bit grey image
 
 The images are the same in distribution. The original spends its days on tries of step B that fail (325 an
-image at 32 hard, 4,270 at 64 hard), each with maps of the whole image. Here no map is kept while snakes grow:
-what a laid paddle does to the next one depends on their relative position only, so it is a row of bytes in a
-table, and the occupancy map, a maximum over paddles, becomes a minimum over rows, for thousands of tries in
-lockstep.
+image at 32 hard), each with maps of the whole image. Here no map is kept while snakes grow: what a laid
+paddle does to the next one depends on their relative position only, so it is a row of bytes in a table, and
+the occupancy map, a maximum over paddles, becomes a minimum over rows, for thousands of tries in lockstep.
 
 Glossary: L paddle length, T its thickness, m the margin between paddles, aa the antialias scale, R = L + m.
 Coordinates are (y, x), y down; angle t points to (sin t, cos t). A paddle is drawn from its start pixel along
@@ -47,10 +46,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-try:
-    import fcntl
-except ImportError:  # Windows: processes that prepare a set at once write the same bytes twice
-    fcntl = None
+from fetch import DataError, claim
 
 BLOCK = 1000  # images a block; part of the identity of a set: another value gives other images
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
@@ -81,16 +77,11 @@ RENDERINGS = ("lra", "upstream")
 LOBES = 3  # how far Lanczos-3 reaches, pixels
 
 
-class PathfinderError(ValueError):
-    """What is wrong with a request, a folder or a file, in one sentence for the user."""
-
-
 class Block(NamedTuple):
     """n images of W x W pixels of one block, and what is known about them; c = paddles of a target snake."""
 
     images: np.ndarray  # (n, W, W) uint8
     label: np.ndarray  # (n,) uint8, 1 = the discs mark the two ends of one snake
-    contour_length: np.ndarray  # (n,) uint8, c
     distractors: np.ndarray  # (n,) uint8, distractor snakes placed
     markers: np.ndarray  # (n, 2, 2) int16, (y, x) of the disc at an origin tip and of that at a terminal tip
     paddles: np.ndarray  # (n, 2, c, 2) int16, (y, x) a paddle is drawn from: the origin tip, then far ends
@@ -101,9 +92,9 @@ class Block(NamedTuple):
 
 
 def parameters(size, level):
-    """The column of PARAMETERS for a size and what a level makes of it (dict). Raises PathfinderError."""
+    """The column of PARAMETERS for a size and what a level makes of it (dict). Raises DataError."""
     if size not in SIZES or level not in FOLDERS:
-        raise PathfinderError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
+        raise DataError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
     p = {name: row[SIZES.index(size)] for name, row in PARAMETERS.items()}
     p["contour_length"] = p["contour_length"][list(FOLDERS).index(level)]
     p["distractor_length"] = p["contour_length"] // 3
@@ -141,7 +132,7 @@ def disc(radius):
 
 
 def dilate(images, offsets):
-    """Grey dilation of (..., h, w): the maximum over the offsets. Images must be zero near their rim."""
+    """Grey dilation of (..., h, w), zero near its rim: the maximum over the offsets."""
     return np.maximum.reduce([np.roll(images, (-dy, -dx), axis=(-2, -1)) for dy, dx in offsets])
 
 
@@ -527,7 +518,7 @@ def path_masks(tab, targets, distractors):
 
 
 def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=False, without=None):
-    """The first n images of a block, as a Block; `masks` fills in Block.masks. Raises PathfinderError.
+    """The first n images of a block, as a Block; `masks` fills in Block.masks. Raises DataError.
 
     without  (BLOCK,) a paddle of each image that is not drawn, of the target snake whose origin tip is marked
 
@@ -535,7 +526,7 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
     whatever n is: image i depends on (size, level, seed, block, i) alone."""
     p = parameters(size, level)
     if min(seed, block) < 0 or not 0 <= n <= BLOCK or rendering not in RENDERINGS:
-        raise PathfinderError(f"no such block: seed {seed}, block {block}, n {n}, rendering {rendering!r}")
+        raise DataError(f"no such block: seed {seed}, block {block}, n {n}, rendering {rendering!r}")
     c, margins = p["contour_length"], p["paddle_margin_list"]
     rng = np.random.default_rng([seed, size, c, block])
     label, origin = rng.integers(2, size=(2, BLOCK))  # A; and, for E, the snake whose origin tip is marked
@@ -564,8 +555,8 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
             images[who[j]] = render(tab, targets[..., j], others[..., j], markers[who[j]], rendering)
             if masks:
                 path[who[j]] = path_masks(tab, targets[..., j], others[..., j])
-    known = np.full(BLOCK, c, np.uint8), distractors.astype(np.uint8), markers, paddles, angles, attempts
-    known = [a[:n] for a in (label.astype(np.uint8), *known, margin.astype(np.uint8))]
+    label, distractors, margin = (a.astype(np.uint8) for a in (label, distractors, margin))
+    known = [a[:n] for a in (label, distractors, markers, paddles, angles, attempts, margin)]
     return Block(images, *known, path)
 
 
@@ -584,29 +575,23 @@ def cut_pairs(size, level, seed, block, n=BLOCK):
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A set on disk: images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json, which comes last. Until
-# then it grows in two files *.part, block after block, and the same call continues them.
+# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json. Until it is
+# whole it has another name, and grows block after block; the same call continues it.
 
-HEADER = 128  # bytes of their .npy headers
+HEADER = 128  # bytes of a .npy header
 
 
-def make_set(folder, identity, n, make_blocks, progress=True):
+def make_set(folder, identity, n, make_blocks):
     """The set of n images in `folder`, which is written first where it is not there yet.
 
     identity     dict of what the manifest must say, `size` and `level` among it
     make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
     Returns images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records
-    keep. Of processes that make the same set at once one does and the others wait. Raises PathfinderError
-    for a folder of something else, one that is damaged, a full disk."""
+    keep. Raises DataError for a folder of something else, one that is damaged, a full disk."""
     if not (folder / "manifest.json").exists():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder):
-                if not (folder / "manifest.json").exists():
-                    write_set(folder, identity, n, make_blocks, progress)
-        except OSError as e:
-            need = f"the set needs {n * (identity['size'] ** 2 + 1) / 1e9:.2f} GB in all"
-            raise PathfinderError(f"{folder}: {e.strerror or e}; {need}; the same call continues it") from e
+        with claim(folder):
+            if not (folder / "manifest.json").exists():
+                write_set(folder, identity, n, make_blocks)
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         different = [key for key in identity if manifest.get(key) != identity[key]]
@@ -614,41 +599,39 @@ def make_set(folder, identity, n, make_blocks, progress=True):
         if not different and content_hash(images, label) != manifest["sha256"]:
             raise ValueError("its hash is another")
     except (OSError, EOFError, ValueError, KeyError, AttributeError) as e:
-        raise PathfinderError(f"{folder} is damaged ({e}); remove it to have it made again") from e
+        raise DataError(f"{folder} is damaged ({e}); remove it to have it made again") from e
     if different:
         what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in different)
-        raise PathfinderError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
+        raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
     return images, label, manifest["sha256"]
 
 
-def write_set(folder, identity, n, make_blocks, progress):
-    """make_set's work under the lock. By plain writes: on a full disk they raise OSError, where a memory map
-    would kill the process."""
-    pixels, tag = identity["size"] ** 2, hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
-    parts = [folder / f"{name}-{tag}.part" for name in ("images", "label")]  # never those of another set
-    for part in parts:
-        part.touch()
-    with open(parts[0], "r+b") as images, open(parts[1], "r+b") as label:
-        done = min((parts[0].stat().st_size - HEADER) // pixels, parts[1].stat().st_size - HEADER)
-        done = max(0, done // BLOCK)
+def write_set(folder, identity, n, make_blocks):
+    """make_set's work. By plain writes: on a full disk they raise OSError, where a memory map would kill the
+    process."""
+    tag = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
+    private = folder.with_name(f"{folder.name}-{tag}.part")  # never that of another set
+    private.mkdir(exist_ok=True)
+    pixels = identity["size"] ** 2
+    with open(private / "images.npy", "ab") as images, open(private / "label.npy", "ab") as label:
+        done = max(0, min((images.tell() - HEADER) // pixels, label.tell() - HEADER) // BLOCK)
         for file, shape in ((images, (n, pixels)), (label, (n,))):
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            file.seek(HEADER + done * BLOCK * math.prod(shape[1:]))  # over what is there of a block begun
-        title, off = f"Pathfinder {identity['size']} {identity['level']}", None if progress else True
-        bar = tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=off)
+            file.truncate(HEADER + done * BLOCK * math.prod(shape[1:]) if done else 0)  # a block begun goes
+            if not done:
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+        title = f"Pathfinder {identity['size']} {identity['level']}"
+        bar = tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=None)
         with bar, contextlib.closing(make_blocks(done)) as made:
             for block in made:
                 for file, rows in zip((images, label), block):
                     file.write(rows)
                     file.flush()
                 bar.update(len(block[1]))
-    digest = content_hash(*(np.load(part, mmap_mode="r") for part in parts))
-    for part, name in zip(parts, ("images", "label")):
-        os.replace(part, folder / f"{name}.npy")
-    temporary = folder / "manifest.tmp"
-    temporary.write_text(json.dumps(identity | dict(numpy=np.__version__, sha256=digest), indent=1) + "\n")
-    os.replace(temporary, folder / "manifest.json")
+    digest = content_hash(*(np.load(private / f"{name}.npy", mmap_mode="r") for name in ("images", "label")))
+    manifest = identity | dict(numpy=np.__version__, sha256=digest)
+    (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    private.rename(folder)
 
 
 def content_hash(images, label):
@@ -658,29 +641,12 @@ def content_hash(images, label):
     return digest.hexdigest()
 
 
-@contextlib.contextmanager
-def locked(folder):
-    """Hold the folder's lock, after waiting for it if need be. It ends with the process at the latest."""
-    with open(folder / "lock", "a") as file:
-        if fcntl:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print(f"{folder}: another process is making this set, waiting for it", file=sys.stderr)
-                fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-# ------------------------------------------------------------------------------------------------------------
-# Sets of our own
-
-
-def generate_set(folder, size, level, n=200_000, seed=0, workers=None, progress=True):
+def generate_set(folder, size, level, n=200_000, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
     make_blocks = functools.partial(generate_blocks, size, level, n, seed, workers or usable_cores())
-    return make_set(Path(folder), identity, n, make_blocks, progress)
+    return make_set(Path(folder), identity, n, make_blocks)
 
 
 def generate_blocks(size, level, n, seed, workers, first):
@@ -692,20 +658,17 @@ def generate_blocks(size, level, n, seed, workers, first):
         return
     # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:
-        try:
-            jobs = []
-            for block in todo:
-                jobs.append(pool.submit(generate_block, *block))
-                if len(jobs) > 2 * workers:  # not all at once: a slow disk would have them pile up in memory
-                    yield jobs.pop(0).result()
-            yield from (job.result() for job in jobs)
-        except BrokenProcessPool as e:
-            raise PathfinderError("a worker was killed (memory full?); the same call continues") from e
-        except BaseException:  # the pool would first do the blocks that it has queued for its workers
-            for worker in multiprocessing.active_children():
-                worker.kill()
-            raise
+    pool, jobs = ProcessPoolExecutor(workers, context, leave_with_parent), []
+    try:
+        for block in todo:
+            jobs.append(pool.submit(generate_block, *block))
+            if len(jobs) > 2 * workers:  # not all at once: a slow disk would have them pile up in memory
+                yield jobs.pop(0).result()
+        yield from (job.result() for job in jobs)
+    except BrokenProcessPool as e:
+        raise DataError("a worker was killed (memory full?); the same call continues") from e
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def usable_cores():
@@ -715,7 +678,7 @@ def usable_cores():
 
 def leave_with_parent():
     """Pool initializer. Ctrl-C, which a terminal sends to the workers too, is for the parent to answer. A
-    worker whose parent was killed would wait for ever and hold the folder's lock."""
+    worker whose parent was killed would wait for ever and hold the set's lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
     parent = multiprocessing.parent_process()
@@ -726,10 +689,9 @@ def leave_with_parent():
 # The official PNG folders
 
 
-def pack_png_folder(folder, official, size, level, progress=True):
+def pack_png_folder(folder, official, size, level):
     """make_set of one level of an official folder such as pathfinder32, which may go once it is packed."""
-    identity = {"from": "lra_release", "size": size, "level": level}
-    top = Path(official).absolute() / FOLDERS[level]
+    top = official.absolute() / FOLDERS[level]
     listed = [] if (folder / "manifest.json").exists() else list_images(top)
 
     def make_blocks(first):
@@ -737,7 +699,7 @@ def pack_png_folder(folder, official, size, level, progress=True):
             paths, label = zip(*listed[i : i + BLOCK])
             yield np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
 
-    return make_set(folder, identity, len(listed), make_blocks, progress)
+    return make_set(folder, {"from": "lra_release", "size": size, "level": level}, len(listed), make_blocks)
 
 
 def list_images(top):
@@ -746,9 +708,9 @@ def list_images(top):
         <top>/imgs/<k>/sample_<i>.png  8-bit grey
         <top>/metadata/<k>.npy         TEXT: imgs/<k> sample_<i>.png <i> <label> ...
 
-    sorted by k, then by line, as S4's loader does. The release's empty image is skipped by its name, for
-    which the folder must be called pathfinder32. Raises PathfinderError for lines of another form or listed
-    twice, and unless there are OFFICIAL_IMAGES."""
+    sorted by k, then by line, as S4's loader does. The release's empty image is skipped by its name, so
+    the folder must be called pathfinder32. Raises DataError for lines of another form or listed twice, and
+    unless there are OFFICIAL_IMAGES."""
     line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}
@@ -758,16 +720,16 @@ def list_images(top):
             image = field and top / field[1] / field[2]
             if not field or image in listed:
                 wrong = "listed before" if field else "not `imgs/<k> sample_<i>.png <i> <label> ...`"
-                raise PathfinderError(f"{path}, line {number}: {wrong}: {line[:60]!r}")
+                raise DataError(f"{path}, line {number}: {wrong}: {line[:60]!r}; unpack the release again")
             listed[image] = int(field[3])
     if len(listed) != OFFICIAL_IMAGES:
         many = f"{len(listed):,} images, not {OFFICIAL_IMAGES:,}"
-        raise PathfinderError(f"{top / 'metadata'} lists {many}; unpack the release again")
+        raise DataError(f"{top / 'metadata'} lists {many}; unpack the release again")
     return [item for item in listed.items() if not item[0].as_posix().endswith(EMPTY_IMAGE)]
 
 
 def read_png(path, size):
-    """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises PathfinderError for any other file."""
+    """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises DataError for any other file."""
     try:
         content = path.read_bytes()
         with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
@@ -777,4 +739,4 @@ def read_png(path, size):
                 raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
             return np.asarray(png)
     except Exception as e:  # Pillow raises all kinds for a damaged file
-        raise PathfinderError(f"{path}: missing or not a grey PNG of {size} x {size} pixels ({e})") from e
+        raise DataError(f"{path}: missing or not a grey PNG of {size} x {size} pixels ({e})") from e

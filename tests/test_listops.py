@@ -1,8 +1,6 @@
-"""ListOps: the generator against LRA's statistics and a plain-Python one, labels, files, shuffling."""
+"""ListOps: the generator against LRA's statistics, labels, files, shuffling."""
 
-import contextlib
 import hashlib
-import random
 
 import numpy as np
 import pytest
@@ -66,25 +64,6 @@ def parenthesised(tree):
     return "( " * len(tree) + tree[0] + arguments + " ] )"
 
 
-def plain_generator(n, seed):
-    """LRA's generator step by step: a tree is drawn depth first, and kept if 500 < length < 2,000."""
-    draw = random.Random(seed)
-
-    def node(level):
-        if level == 10 or draw.random() > 0.25:
-            return draw.randrange(10), 1
-        arguments = [node(level + 1) for _ in range(draw.randint(2, 10))]
-        operator = draw.choice(SYMBOLS[10:14])
-        return [operator, *(tree for tree, _ in arguments)], 2 + sum(size for _, size in arguments)
-
-    trees = []
-    while len(trees) < n:
-        tree, size = node(1)
-        if 500 < size < 2000:
-            trees.append((tree, size))
-    return trees
-
-
 def encode(text):
     return np.array([SYMBOLS.index(symbol) for symbol in text.split()], np.uint8)
 
@@ -97,20 +76,9 @@ def rows(tokens, offsets):
     return [tokens[start:stop] for start, stop in zip(offsets[:-1], offsets[1:])]
 
 
-def same_distribution(count, other):
-    """Two samples' counts over the same cells (chi-square). The bound, mean + 5 standard deviations, is
-    passed by chance about once in 10,000 comparisons; cells that are rare in both are pooled."""
-    both = np.stack([count, other]).astype(float)
-    rare = both.sum(0) < 20
-    both = np.append(both[:, ~rare], both[:, rare].sum(1, keepdims=True), 1)
-    both = both[:, both.sum(0) > 0]
-    expected = np.outer(both.sum(1), both.sum(0) / both.sum())
-    cells = both.shape[1] - 1
-    return ((both - expected) ** 2 / expected).sum() < cells + 5 * (2 * cells) ** 0.5
-
-
 def uniform(count):
-    """Whether counts are those of equally likely cells; the same bound."""
+    """Whether counts are those of equally likely cells (chi-square); the bound, mean + 5 standard deviations,
+    is passed by chance about once in 10,000 comparisons."""
     expected, cells = sum(count) / len(count), len(count) - 1
     return sum((c - expected) ** 2 for c in count) / expected < cells + 5 * (2 * cells) ** 0.5
 
@@ -160,34 +128,6 @@ def test_generator_has_the_published_statistics(generated, trees):
     agree([(root == name).mean() for name in SYMBOLS[10:14]], [25, 25, 25, 25])
     rule = np.select([root == "[MIN", root == "[MAX", root == "[MED"], [0, 9, 4], label[::-1])
     agree((rule == label).mean(), 36.3)
-
-
-def test_generator_agrees_with_the_plain_one(generated, trees):
-    """Same distribution of the numbers that describe an example."""
-    plain = plain_generator(800, seed=3)
-    plain_trees = [tree for tree, _ in plain]
-    edges = np.quantile(np.diff(generated[1]), np.linspace(0, 1, 21)[1:-1])
-    cells = np.searchsorted(edges, np.diff(generated[1])), np.searchsorted(edges, [size for _, size in plain])
-    assert same_distribution(*(np.bincount(sample, minlength=20) for sample in cells))
-
-    def operators(tree):  # places of the root's arguments that are operators
-        return [place for place, argument in enumerate(tree[1:]) if isinstance(argument, list)]
-
-    features = {
-        "label": lambda tree: value(tree),
-        "root arity": lambda tree: len(tree) - 1,
-        "root operator": lambda tree: SYMBOLS.index(tree[0]),
-        "operators below the root": lambda tree: len(operators(tree)),
-        "first of them": lambda tree: operators(tree)[0],
-        "last of them": lambda tree: operators(tree)[-1],
-        "arity of the first": lambda tree: len(tree[1 + operators(tree)[0]]) - 1,
-        "depth of the first": lambda tree: depth(tree[1 + operators(tree)[0]]),
-        "leading digit": lambda tree: tree[1] if isinstance(tree[1], int) else 10,
-    }
-    for name, feature in features.items():
-        numbers = ([feature(tree) for tree in sample] for sample in (trees, plain_trees))
-        counts = [np.bincount(sample, minlength=20) for sample in numbers]
-        assert same_distribution(*counts), (name, *counts)
 
 
 def test_seed_decides_the_data_and_fewer_are_the_first_of_more(generated):
@@ -265,19 +205,16 @@ def test_official_files_are_read_with_and_without_parentheses(tmp_path, trees, e
     assert tokens.dtype == np.uint8 and offsets.dtype == label.dtype == np.int64
 
 
-# fmt: off
 MALFORMED = {
-    "a tab and one digit": (
-        "[MAX 2 9 ] 9", "[MAX 2 9 ]\t", "[MAX 2 9 ]\t12", "[MAX 2 9 ]\tx", "[MAX 2 9 ]\t9\t9", "\t9", ""),
+    "the target is '9\\t9' but should be 9": ("[MAX 2 9 ]\t9\t9",),
+    "the target is '' but should be 9": ("[MAX 2 9 ]", "[MAX 2 9 ]\t"),
+    "the target is '8' but should be 9": ("[MAX 2 9 ]\t8",),
     # "MAX": brackets lost, as in LRA's pipeline before 2021-06
     "is not a ListOps symbol": ("[MAX 2 12 ]\t9", "[FIRST 2 9 ]\t2", "MAX 2 9\t9", "[MAX 2 \xe9 ]\t2"),
-    "the brackets do not form one tree": (
-        "[MAX 2 [MIN 9 ]\t9", "[MAX 2 9 ] ]\t9", "[MAX 2 9 ] 9\t9", "[MAX 2 9 ] [MAX 2 9 ]\t9",
-        "[MAX 2 9 ] [MAX 2 9\t9", "] [MAX 9 ]\t9", "] 9 [MAX\t9", "[MAX 9 [MIN ] ]\t9", "9\t9"),
-    "the target is 8 but the expression is worth 9": ("[MAX 2 9 ]\t8",),
+    "the brackets do not form one tree": ("[MAX 2 [MIN 9 ]\t9", "[MAX 2 9 ] ]\t9", "[MAX 2 9 ] 9\t9",
+        "[MAX 2 9 ] [MAX 2 9\t9", "] [MAX 9 ]\t9", "] 9 [MAX\t9", "[MAX 9 [MIN ] ]\t9", "9\t9", "\t9", ""),
     "2,001 symbols are more than any expression of the task has": ("[MAX" + " 9" * 1999 + " ]\t9",),
-}
-# fmt: on
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", MALFORMED)
@@ -287,16 +224,13 @@ def test_a_malformed_row_is_named(fault, tmp_path):
         with pytest.raises(listops.DataError) as error:
             listops.read_listops_tsv(path)
         message = str(error.value)
-        assert message.startswith(f"{path}, line 5: ") and fault in message and "\n" not in message, row
-        assert "fetch the file again" in message
-
-
-def test_other_files_are_refused(tmp_path):
-    for header in ("", "Quelle\tZiel"):
-        with pytest.raises(listops.DataError, match="the header"):
-            listops.read_listops_tsv(write(tmp_path / "basic_val.tsv", ["[MAX 2 9 ]\t9"], header=header))
-    with pytest.raises(listops.DataError, match="basic_test.tsv.* is missing"):
-        listops.read_listops_tsv(tmp_path / "basic_test.tsv")
+        assert (
+            message.startswith(f"{path}, line 5: ") and fault in message and "fetch the file again" in message
+        )
+    write(path, ["[MAX 2 9 ]\t9"], header="Quelle\tZiel")
+    for other in (path, tmp_path / "basic_test.tsv"):
+        with pytest.raises(listops.DataError, match="line 1: the file or its header .* is missing"):
+            listops.read_listops_tsv(other)
 
 
 # ------------------------------------------------------------------------------- shuffling
@@ -337,7 +271,6 @@ def test_shuffling_changes_nothing_but_the_order_of_arguments(generated, trees):
 
 
 def test_shuffling_rows_of_any_shape():
-    """One row alone, without padding, an empty row, more levels and arguments than ListOps has."""
     deep = "[MAX 1 2 " * 40 + "[SM" + " 3" * 50 + " 4 ]" + " ]" * 40
     for texts in (["[SM 1 2 ]"], ["[SM 1 2 ]", ""], [deep, "[MIN 7 ]", "", "[MIN [MAX 1 2 ] [MED 3 4 ] ]"]):
         ids, mask = batch([encode(t) for t in texts])
@@ -374,21 +307,12 @@ def test_orders_are_uniform_and_independent():
     assert len(found) == 36 and uniform(number.tolist())
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"])
-def test_shuffling_without_waiting_for_the_device(device, generated, trees):
+def test_shuffling_never_waits_for_the_device(generated):
     """Fake tensors hold nothing that could be read: asking the device for a value would raise."""
-    ids, mask = (x.to(device) for x in batch(rows(*generated[:2])[:64]))
+    ids, mask = batch(rows(*generated[:2])[:64])
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         nothing = shuffled(fake.from_tensor(ids), fake.from_tensor(mask))
     assert nothing.shape == ids.shape
-    shuffled(ids, mask)  # first call: kernels are loaded
-    with contextlib.ExitStack() as after:
-        if device == "cuda":
-            torch.cuda.set_sync_debug_mode("error")
-            after.callback(torch.cuda.set_sync_debug_mode, "default")
-        out = shuffled(ids, mask, seed=1)
-    assert [unordered(parse(text(row).split())) for row in out] == [unordered(tree) for tree in trees[:64]]
-    assert torch.equal(out, shuffled(ids, mask, seed=1))
 
 
 # ------------------------------------------------------------------------------- root rule
