@@ -3,9 +3,8 @@ one JSON line a row.
 
     python bench.py step                       a training step of cells of Tables 1 to 3, and projected hours
     python bench.py step --model conv-5 transformer --task text listops --compile
-    python bench.py layers                     every layer alone, forward + backward, milliseconds
     python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
-    python bench.py all --out bench.jsonl      all of these: about ten minutes on a GPU
+    python bench.py all --out bench.jsonl      both: about ten minutes on a GPU
 
 `step`: the recipe and model of the cell's own script, the step as common.fit makes it, on random examples of
 the task's lengths (ListOps: generated ones), batches evenly spaced by length. On a CPU choose cells: a step
@@ -18,8 +17,6 @@ may take minutes.
               embedding, blocks and heads once forward and twice backward, and 12 a parameter
     x floor   ms / floor ms: above 3 there is something to win
     hours     of the whole cell: all steps of the recipe, a third of a step for each batch evaluated
-
-`layers`: B = 4, D = 128, the fastest of --repeats: on a shared machine a median would measure the neighbours.
 
 `memory`: computed on fake tensors: 16 bytes a parameter, and what the graph of one step at the longest length
 keeps for the backward pass.
@@ -51,7 +48,7 @@ import exp_kernels
 import exp_locality
 import exp_multitask
 import listops
-import models
+import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
 CELLS = {  # model: (its table, its script)
@@ -265,44 +262,6 @@ def bench_step(args):
         yield row
 
 
-# ------------------------------------------------------------------------------------------ layers
-
-LAYERS = {  # its arguments at length L
-    "s4": lambda L: {"max_length": L},
-    "s4d": lambda L: {},
-    "s5": lambda L: {"d_state": 128, "norm": "layer"},
-    "lru": lambda L: {"norm": "layer"},
-    "dlr": lambda L: {},
-    "sgconv": lambda L: {"max_length": L},
-    "free": lambda L: {"max_length": L},
-    "mingru": lambda L: {"d_hidden": 128},
-    "gmlp": lambda L: {"max_length": L, "d_hidden": 128},
-    "conv": lambda L: {"kernel": 61},
-    "transformer": lambda L: {"d_ff": 256, "rotary": "full"},
-    "mega": lambda L: {"max_length": L, "d_hidden": 256, "d_attention": 64},
-    "ema-attention": lambda L: {"max_length": L, "d_ff": 256, "d_hidden": 256, "d_attention": 64},
-}
-
-
-def bench_layers(args):
-    """A row for each layer: milliseconds of a forward and backward pass at each length."""
-    device = common.resolve_device(args.device)
-    for name, arguments in LAYERS.items():
-        row = {"layer": name}
-        for L in args.lengths:
-            torch.manual_seed(0)
-            layer = models.BLOCKS[name](128, **arguments(L)).to(device)
-            x = torch.randn(4, L, 128, device=device, requires_grad=True)
-            mask = torch.ones(1, 1, dtype=torch.bool, device=device).expand(4, L)
-
-            def one_pass(layer=layer, x=x, mask=mask):
-                layer(x, mask).square().sum().backward()
-
-            one_pass()
-            row[f"ms at L = {L}"] = 1000 * min(seconds_of(one_pass, device) for _ in range(args.repeats))
-        yield row | {"device": common.device_name(device)}
-
-
 # ------------------------------------------------------------------------------------------ memory
 
 CARDS = (8, 12, 24)  # GB
@@ -372,23 +331,14 @@ def bench_memory(args):
 
 # ------------------------------------------------------------------------------------------ output
 
-PARTS = {"step": bench_step, "layers": bench_layers, "memory": bench_memory}
+PARTS = {"step": bench_step, "memory": bench_memory}
+SHARED = ("device", "amp", "compile")  # by all rows of a table
 
 
-def markdown(rows):
-    """A Markdown table, numbers with as many digits as they deserve; what all rows share is left out."""
-    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in SHARED]
-
-    def cell(value):
-        if isinstance(value, float):
-            return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-        return "—" if value is None else str(value)
-
-    lines = [columns, ["---"] * len(columns)] + [[cell(row.get(key)) for key in columns] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-SHARED = ("device", "amp", "compile")
+def text(value):
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return "—" if value is None else str(value)
 
 
 def run_part(part, args):
@@ -396,25 +346,19 @@ def run_part(part, args):
     rows = []
     for row in PARTS[part](args):
         rows.append(row)
-        print(
-            *(f"{value:.3g}" if isinstance(value, float) else value for value in row.values()),
-            file=sys.stderr,
-        )
+        print(*map(text, row.values()), file=sys.stderr)
         if args.out:
             with open(args.out, "a") as f:
                 f.write(json.dumps({"part": part, "torch": torch.__version__} | row) + "\n")
     shared = {key: value for row in rows for key, value in row.items() if key in SHARED}
-    print(f"### {part}\n\ntorch {torch.__version__}, {', '.join(map(str, shared.values()))}\n")
-    print(markdown(rows) + "\n")
-    slow = [f"{r['model']} {r['task']}" for r in rows if r.get("x floor", 0) > 3]
-    if slow:
-        print(f"Slower than 3 x the floor: {', '.join(slow)}\n")
+    print(f"### {part}\n\n{', '.join(map(str, (f'torch {torch.__version__}', *shared.values())))}\n")
+    columns = dict.fromkeys(key for row in rows for key in row if key not in SHARED)
+    print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     some = [model for model in CELLS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument
@@ -426,8 +370,6 @@ def main(argv=None):
     add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"), help="compile")
     add("--steps", type=common.positive_int, metavar="N", help="batches timed (default 20, on a CPU 4)")
     add("--rounds", type=common.positive_int, default=3, metavar="N", help="the fastest of N counts (3)")
-    add("--lengths", nargs="+", type=common.positive_int, default=[1024, 4096], metavar="L", help="of layers")
-    add("--repeats", type=common.positive_int, default=5, metavar="N", help="timed passes of a layer (5)")
     add("--smoke", action="store_true", help="tiny models and data: does it run at all?")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on

@@ -307,8 +307,8 @@ def report(args):
         "pretraining). The paper has MEGA's numbers in Table 2, and none for the models below. S4's size is\n"
         "ours to choose: the configurations behind the row 'S4 (Gu et al.)'. The paper trained S5 on Text\n"
         "retrieval for fewer epochs and does not say how many; ours has all 60. Rates may be below a\n"
-        "recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n seeds;\n"
-        "— = not run. An average needs all five.\n"
+        "recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n\n"
+        "seeds; — = not run. An average needs all five.\n"
     )
     records.print_reduced("Table 3", found, variant, recipe_of, data.TITLES)
 
