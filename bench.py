@@ -52,6 +52,7 @@ import exp_locality
 import exp_multitask
 import listops
 import models
+import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
 CELLS = {  # model: (its table, its script)
@@ -373,22 +374,13 @@ def bench_memory(args):
 # ------------------------------------------------------------------------------------------ output
 
 PARTS = {"step": bench_step, "layers": bench_layers, "memory": bench_memory}
+SHARED = ("device", "amp", "compile")  # by all rows of a table
 
 
-def markdown(rows):
-    """A Markdown table, numbers with as many digits as they deserve; what all rows share is left out."""
-    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in SHARED]
-
-    def cell(value):
-        if isinstance(value, float):
-            return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-        return "—" if value is None else str(value)
-
-    lines = [columns, ["---"] * len(columns)] + [[cell(row.get(key)) for key in columns] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-SHARED = ("device", "amp", "compile")
+def text(value):
+    if isinstance(value, float):
+        return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return "—" if value is None else str(value)
 
 
 def run_part(part, args):
@@ -396,25 +388,22 @@ def run_part(part, args):
     rows = []
     for row in PARTS[part](args):
         rows.append(row)
-        print(
-            *(f"{value:.3g}" if isinstance(value, float) else value for value in row.values()),
-            file=sys.stderr,
-        )
+        print(*map(text, row.values()), file=sys.stderr)
         if args.out:
             with open(args.out, "a") as f:
                 f.write(json.dumps({"part": part, "torch": torch.__version__} | row) + "\n")
     shared = {key: value for row in rows for key, value in row.items() if key in SHARED}
-    print(f"### {part}\n\ntorch {torch.__version__}, {', '.join(map(str, shared.values()))}\n")
-    print(markdown(rows) + "\n")
+    print(f"### {part}\n\n{', '.join(map(str, (f'torch {torch.__version__}', *shared.values())))}\n")
+    columns = dict.fromkeys(key for row in rows for key in row if key not in SHARED)
+    print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
     slow = [f"{r['model']} {r['task']}" for r in rows if r.get("x floor", 0) > 3]
     if slow:
         print(f"Slower than 3 x the floor: {', '.join(slow)}\n")
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     some = [model for model in CELLS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument

@@ -20,8 +20,6 @@ Paper B: "Never Train from Scratch" (arXiv 2310.02980).
 """
 
 import argparse
-import contextlib
-import json
 import math
 from itertools import product
 from pathlib import Path
@@ -76,8 +74,6 @@ TABLE_S4 = dict(
     batch_size   = (     50,      16,      64,      50,      64),
     weight_decay = (   0.05,    0.05,    0.05,    0.05,    0.03),
 )
-# S4D: the same with a diagonal matrix, and S4's start.
-TABLE_S4D = TABLE_S4
 # S5: lindermanlab/S5; full GLU on Pathfinder and Retrieval (Appendix A.2).
 TABLE_S5 = dict(
     depth         = (          8,           6,           6,           6,           6),
@@ -110,69 +106,45 @@ TABLE_LRU = dict(
     weight_decay = (0.05, 0.05,  0.05,    0.05,  0.05),
 )
 # DLR: paper B's configurations; it has none for Retrieval and Pathfinder, which are sized as S4's.
-TABLE_DLR = dict(
-    depth        = (      8,       6,       6,       6,       6),
-    d_model      = (    128,     256,     256,     512,     256),
-    d_state      = (   1024,    1024,    1024,    1024,    1024),
-    norm         = ("layer",) * 5,
-    prenorm      = (  False,    True,    True,    True,    True),
-    final_norm   = (   None, "layer", "layer", "layer", "layer"),
-    ssm_lr       = (   1e-4,    1e-4,    1e-4,    1e-4,    1e-4),
-    lr           = (   1e-2,    1e-2,    1e-2,    1e-2,    4e-3),
-    batch_size   = (     50,      16,      64,      50,      64),
-    weight_decay = (   0.05,    0.05,    0.05,    0.05,    0.03),
+TABLE_DLR = {row: TABLE_S4[row] for row in ("depth", "d_model", "lr", "batch_size", "weight_decay")} | dict(
+    d_state        = (   1024,    1024,    1024,    1024,    1024),
+    norm           = ("layer",) * 5,
+    prenorm        = (  False,    True,    True,    True,    True),
+    final_norm     = (   None, "layer", "layer", "layer", "layer"),
+    ssm_lr         = (   1e-4,    1e-4,    1e-4,    1e-4,    1e-4),
 )
+# S4's block, without its kernel.
+BLOCK_S4 = {row: TABLE_S4[row] for row in TABLE_S4 if row not in ("d_state", "n_ssm", "ssm_lr", "dt_lr")}
 # SGConv: ctlllll/SGConv.
-TABLE_SGCONV = dict(
-    depth          = (      8,       6,       6,       6,       6),
-    d_model        = (    128,     256,     256,     512,     256),
+TABLE_SGCONV = BLOCK_S4 | dict(
     kernel_dim     = (      1,       2,       1,      32,      32),
     position_decay = (   None,    None,    None,     1.0,    None),  # None: each sub-kernel half the last
-    norm           = ("batch", "batch", "batch", "layer", "batch"),
-    prenorm        = (  False,    True,    True,   False,    True),
-    final_norm     = (   None, "batch", "batch",    None, "batch"),
     dropout        = (    0.0,     0.0,     0.0,     0.2,     0.2),
-    tie_dropout    = (  False,   False,   False,    True,   False),
     kernel_lr      = (   1e-3,    1e-3,    1e-3,    1e-3,    1e-3),
-    lr             = (   1e-2,    1e-2,    1e-2,    1e-2,    4e-3),
-    batch_size     = (     50,      16,      64,      50,      64),
-    weight_decay   = (   0.05,    0.05,    0.05,    0.05,    0.03),
 )
 # Not in the paper: free taps in S4's block, which tells the kernel from the block (Fu et al. 2023); and
 # minGRU, a recurrence whose gates read the input, which no kernel does (Feng et al. 2024).
-ROWS_S4 = ("depth", "d_model", "norm", "prenorm", "final_norm", "dropout", "tie_dropout")
-ROWS_S4 += ("lr", "batch_size", "weight_decay")
-TABLE_FREE = {row: TABLE_S4[row] for row in ROWS_S4} | dict(  # HazyResearch/safari's LRA configurations
+TABLE_FREE = BLOCK_S4 | dict(  # HazyResearch/safari's LRA configurations
     threshold      = (  0.002,   0.003,   0.004,   0.003,   0.001),
     kernel_dropout = (    0.2,     0.2,     0.1,     0.2,     0.3),
     kernel_lr      = (   5e-4,    1e-3,    1e-4,    1e-3,    1e-3),
 )
-TABLE_MINGRU = {row: TABLE_S4[row] for row in ROWS_S4} | dict(d_hidden = (128, 256, 256, 512, 256))
+TABLE_MINGRU = BLOCK_S4 | dict(d_hidden = (128, 256, 256, 512, 256))
 # MEGA: exp_multitask's table.
 TABLE_MEGA = {row: values for row, values in exp_multitask.TABLE_MEGA.items() if row != "epochs"}
-TABLES = {
+TABLES = {  # S4D is S4 with a diagonal matrix
     "s4": (TABLE_S4, TASKS_LRA), "s5": (TABLE_S5, TASKS_LRA), "gmlp": (TABLE6, TASKS6),
-    "mega": (TABLE_MEGA, TASKS_LRA), "s4d": (TABLE_S4D, TASKS_LRA), "dlr": (TABLE_DLR, TASKS_LRA),
+    "mega": (TABLE_MEGA, TASKS_LRA), "s4d": (TABLE_S4, TASKS_LRA), "dlr": (TABLE_DLR, TASKS_LRA),
     "lru": (TABLE_LRU, TASKS_LRA), "sgconv": (TABLE_SGCONV, TASKS_LRA),
     "free": (TABLE_FREE, TASKS_LRA), "mingru": (TABLE_MINGRU, TASKS_LRA),
 }
 # The mini tier, columns as Table 6: of each model's own table the rows that differ. State sizes stand below.
 MINI6 = dict(
-    depth        = (    4,    4,    4,    4,    4),
-    d_model      = (   64,   64,   64,   64,   64),
-    d_hidden     = (  128,  128,  128,  128,  128),
-    d_attention  = (   32,   32,   32,   32,   32),
-    n_ssm        = ( None,) * 5,
-    blocks       = (    1,) * 5,
-    max_length   = (  256,  256,  256,  256,   96),
-    dropout      = (  0.0,  0.0,  0.0,  0.0,  0.0),
-    embedding_dropout = (0.0,) * 5,
-    embedding_std = (0.125,) * 5,
-    lr           = ( 1e-3, 1e-3, 1e-3, 1e-3, 1e-3),
-    batch_size   = (   32,   32,   16,   32,   32),
-    weight_decay = ( 0.05, 0.05, 0.05, 0.05, 0.05),
-    epochs       = (    8,   10,   10,   10,    6),
+    depth=4, d_model=64, d_hidden=128, d_attention=32, n_ssm=None, blocks=1, dropout=0.0,
+    embedding_dropout=0.0, embedding_std=0.125, lr=1e-3, weight_decay=0.05,
+    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(8, 10, 10, 10, 6),
 )
+MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
 MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)
 
 # Table 3: test accuracy in percent and the printed average; columns as Table 6. Here, unlike in Table 2,
@@ -191,18 +163,8 @@ CLAIMS = [
     (f"{title}: gMLP against S4", [(1, name, "gMLP †"), (-1, name, "S4 †")], -1.5, None)
     for title, name in (("Image", "image"), ("Text", "text"))
 ]
-NAMES = dict(
-    s4="S4",
-    s5="S5",
-    gmlp="gMLP",
-    mega="MEGA",
-    s4d="S4D",
-    dlr="DLR",
-    lru="LRU",
-    sgconv="SGConv",
-    free="free taps in S4's block",
-    mingru="minGRU",
-)
+NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", mega="MEGA", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
+NAMES |= dict(free="free taps in S4's block", mingru="minGRU")
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
 
 # ------------------------------------------------------------------------------------------ the idea
@@ -311,18 +273,22 @@ def paper_number(name, row):
 # ------------------------------------------------------------------------------------------ the report
 
 
+def recipe_of(record, mini=False):
+    return recipe(record["model"], record["task"], record["cell"]["techniques"], mini)
+
+
 def report(args):
     found = records.report_records(args, __file__, TASKS6, TABLES, ("techniques",))
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in found}
     records.report_mini(
         found,
-        title="Table 3",
+        title="Table 3: do free long kernels match S4 and S5?",
         script=__file__,
         tasks=TASKS6,
         titles=data.TITLES,
         variants=map(label, TABLES),
         label=lambda r: variant[r["run"]],
-        recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
+        recipe=lambda r: recipe_of(r, mini=True),
         paper=paper_number,
         claims=CLAIMS,
         path=args.out / "table3-mini.png",
@@ -338,13 +304,12 @@ def report(args):
     print(markdown(["Model", *(data.TITLES[name] for name in TASKS6), "Average"], rows) + "\n")
     print(
         "† with paper A's training techniques, optimiser, schedule and epochs (in Table 2 a dagger means\n"
-        "pretraining). The paper has no numbers for S4D, DLR, LRU and SGConv, and those for MEGA stand in\n"
-        "Table 2. S4's size is ours to choose: the configurations behind the row 'S4 (Gu et al.)', N = 64.\n"
-        "The paper trained S5 on Text retrieval for fewer epochs than the others and does not say how many;\n"
-        "ours has all 60. Rates may be below a recipe's where a run did not converge (Appendix A.2).\n"
-        "Ours: mean ± standard deviation over n seeds; — = not run. An average needs all five.\n"
+        "pretraining). The paper has MEGA's numbers in Table 2, and none for the models below. S4's size is\n"
+        "ours to choose: the configurations behind the row 'S4 (Gu et al.)'. The paper trained S5 on Text\n"
+        "retrieval for fewer epochs and does not say how many; ours has all 60. Rates may be below a\n"
+        "recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n\n"
+        "seeds; — = not run. An average needs all five.\n"
     )
-    recipe_of = lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"])  # noqa: E731
     records.print_reduced("Table 3", found, variant, recipe_of, data.TITLES)
 
 
@@ -361,16 +326,18 @@ def figure_kernels(args, chosen):
     if given:
         raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
     if args.checkpoint:
-        state, folder = checkpoint(args.checkpoint), args.checkpoint.resolve().parent
-        what = f"epoch {state['epoch']}" + ", itself started at random" * started_at_random(folder)
-        return draw_kernels(args, folder.name, folder.name, [(what, state["arguments"], state["model"])])
+        state, run = checkpoint(args.checkpoint), args.checkpoint.resolve().parent.name
+        panel = f"epoch {state['epoch']}", state["arguments"], state["model"]
+        return draw_kernels(args, run, run, [panel])
     for name in common.chosen(args.task, TASKS6):
         panels = []
         for model in chosen:
-            run, state = best_run(args, model, name)
-            which = run["run"] if run else "no finished run, its start"
-            print(f"{data.TITLES[name]}, {NAMES[model]}: {which}")
+            run = best_run(args, model, name)
+            print(
+                f"{data.TITLES[name]}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}"
+            )
             if run:
+                state = checkpoint(args.out / run["run"] / "best.pt")
                 panels.append((f"trained, {run['test_acc']:.1%}", state["arguments"], state["model"]))
             else:
                 hp = recipe(model, name)
@@ -401,9 +368,9 @@ def energy_row(model, which, profiles):
 
 
 def best_run(args, model, name):
-    """(record, checkpoint) of the finished run of a model on a task, or (None, None); of several a full one,
-    of these the one that validated best. Runs of exp_spt that started at random do not count, nor those of
-    the other scripts whose techniques are not as --no-techniques says."""
+    """The record of the finished run of a model on a task, or None; of several a full one, of these the one
+    that validated best. Runs of exp_spt that started at random do not count, nor those of the other scripts
+    whose techniques are not as --no-techniques says."""
     scripts = (Path(__file__).stem.removeprefix("exp_"), "multitask", "spt")  # spt-pretrain has no accuracy
     wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
     finished = [
@@ -411,17 +378,7 @@ def best_run(args, model, name):
         for r in records.finished_runs(args, name, scripts)
         if r["model"] == model and all(r["cell"].get(key, value) == value for key, value in wanted.items())
     ]
-    if not finished:
-        return None, None
-    run = max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]))
-    return run, checkpoint(args.out / run["run"] / "best.pt")
-
-
-def started_at_random(folder):
-    """Whether the run in `folder` began with random parameters (exp_spt.py --init random)."""
-    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # a best.pt alone does not say
-        return json.loads((folder / "identity.json").read_text())["cell"]["init"] == "random"
-    return False
+    return max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
 
 def model_rows(hp):
@@ -458,26 +415,21 @@ def plot(panels, heading, path):
     pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those); its scales are lost,
     ours are logarithmic, but Path-X's distance is linear and marked at the rows of the image.
     """
-    plt = records.pyplot()
-    columns = min(4, len(panels))
+    plt, columns = records.pyplot(), min(4, len(panels))
     grid = math.ceil(len(panels) / columns), columns
-    size = (max(6.5, 4 * columns), 0.8 + 3 * grid[0])
-    figure, axes = plt.subplots(
-        *grid, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
+    size, shared = (max(6.5, 4 * columns), 0.8 + 3 * grid[0]), dict(sharex=True, sharey=True)
+    figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, layout="constrained", **shared)
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, (title, start, trained) in zip(axes.flat, panels):
         unit = max(peak.max() for _, peak, _ in start)
-        for distances, peak, _ in start:
-            axis.plot(distances, peak / unit, color="0.6", linewidth=0.8, zorder=1)
-        axis.plot([], [], color="0.6", label="at initialisation")
+        for i, (distances, peak, _) in enumerate(start):
+            words = "at initialisation" if i == 0 else None
+            axis.plot(distances, peak / unit, color="0.6", linewidth=0.8, zorder=1, label=words)
         for i, (distances, peak, _) in enumerate(trained):
             colour = plt.get_cmap("cividis")(i / max(1, len(trained) - 1) * 0.9)
             axis.plot(distances, peak / unit, color=colour, linewidth=1.2, label=f"layer {i + 1}")
         last = start[0][0][-1]
-        axis.set(title=title, yscale="log")
-        axis.set_ylim(bottom=1e-4)
         if last < PATHX_WIDTH**2 - 1:
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
@@ -485,17 +437,15 @@ def plot(panels, heading, path):
             width = math.isqrt(last + 1)  # of Path-X's images, or of Path-X-256's
             last = 8 * width
             ticks = range(0, last + 1, width)
-        axis.set_xlim(0, last)
+        axis.set(title=title, yscale="log", xlim=(0, last))
+        axis.set_ylim(bottom=1e-4)
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
+        axis.xaxis.set_tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="lower left")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("largest |tap| / largest at the start")
-    for axis in axes.flat[max(0, len(panels) - columns) : len(panels)]:
-        axis.set_xlabel("distance |lag| (positions)")
-        axis.xaxis.set_tick_params(labelbottom=True)
-    title = f"How far the convolution kernels reach (all channels, both directions)\n{heading}"
-    figure.suptitle(title, fontsize=10)  # a run's name is long
+    figure.supxlabel("distance |lag| (positions)", fontsize=10)
+    figure.supylabel("largest |tap| / largest at the start", fontsize=10)
+    figure.suptitle(f"How far the kernels reach (all channels, both directions)\n{heading}", fontsize=10)
     records.save_figure(figure, path)
 
 
@@ -511,24 +461,14 @@ class FigureNeedsNoTask(argparse.Action):
 
 def main(argv=None):
     parser = common.make_parser(__doc__, TASKS6)
-    parser.add_argument(
-        "--model",
-        nargs="+",
-        choices=[*TABLES, "all"],
-        metavar="MODEL",
-        help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp; gmlp with --smoke; all "
-        "with --figure)",
-    )
-    parser.add_argument(
-        "--figure",
-        choices=("kernels",),
-        action=FigureNeedsNoTask,
-        help="draw the kernels of the best finished runs and at initialisation, train nothing (of Image, "
-        "unless --task says otherwise)",
-    )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt"
-    )
+    # fmt: off
+    add = parser.add_argument
+    add("--model", nargs="+", choices=[*TABLES, "all"], metavar="MODEL",
+        help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp; with --figure all)")
+    add("--figure", choices=("kernels",), action=FigureNeedsNoTask,
+        help="draw the kernels of the best finished runs and at initialisation (default of Image)")
+    add("--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt")
+    # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):
         if args.report is not None:

@@ -114,19 +114,16 @@ def run_cell(args, task, rule, seed):
 
 def train_smoke_model(args, task):
     """A model for Figures 2 and 3."""
-
-    def build():
-        return models.SequenceModel(vocab=task.vocab, classes=task.classes, **common.model_rows(SMOKE))
-
+    hp, size = SMOKE | common.overrides(args), dict(vocab=task.vocab, classes=task.classes)
     records.run_cell(
         args,
         script=__file__,
         task=task,
         model="transformer",
         cell={},
-        hp=SMOKE | common.overrides(args),
+        hp=hp,
         paper=SMOKE,
-        build=build,
+        build=lambda: models.SequenceModel(**size, **common.model_rows(SMOKE)),
         loss_fn=common.classify_loss,
         seed=args.seed,
     )
@@ -207,27 +204,26 @@ def report(args):
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(ylabel):
+def four_panels(ylabel, title):
+    """A panel for each root operation: (figure, axes)."""
     figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
     for axis in axes:
-        axis.set_xticks(range(10))
-        axis.set_xlabel("label")
+        axis.set(xticks=range(10), xlabel="label", axisbelow=True)
         axis.grid(axis="y", alpha=0.3)
-        axis.set_axisbelow(True)
     axes[0].set_ylabel(ylabel)
+    figure.suptitle(title)
     return figure, axes
 
 
 def plot_labels(counts, path):
     """Figure 1: number of training examples with each label, by root operation."""
-    figure, axes = four_panels("training examples")
-    for operation, axis in enumerate(axes):
-        row = counts[operation]
-        axis.bar(range(10), row, color=COLOURS[operation])
+    title = "ListOps: the root operation alone tells much about the label, except for SM"
+    figure, axes = four_panels("training examples", title)
+    for operation, row, axis, colour in zip(OPERATIONS, counts, axes, COLOURS):
+        axis.bar(range(10), row, color=colour)
         top = int(row.argmax())
-        axis.set_title(f"root {OPERATIONS[operation]}: {row[top] / max(1, row.sum()):.1%} are {top}")
+        axis.set_title(f"root {operation}: {row[top] / max(1, row.sum()):.1%} are {top}")
     axes[0].set_ylim(0, max(FIGURE1_LIMIT, counts.max()) if counts.sum() > 50_000 else None)
-    figure.suptitle("ListOps: the root operation alone tells much about the label, except for SM")
     records.save_figure(figure, path)
 
 
@@ -240,48 +236,32 @@ def plot_gain(roots, labels, predicted, name, path):
         model = (predicted == labels)[here].sum() / n
         greedy = (labels[here] == GREEDY[operation]).sum() / n if GREEDY[operation] >= 0 else 0.1
         gain, error = 100 * (model - greedy), 100 * math.sqrt(model * (1 - model) / n)
-        axis.bar(operation, gain, yerr=error, capsize=4, color=COLOURS[operation])
-        axis.annotate(
-            f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %",
-            (operation, gain + error if gain >= 0 else gain - error),
-            (0, 4 if gain >= 0 else -12),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
+        bar = axis.bar(operation, gain, yerr=error, capsize=4, color=COLOURS[operation])
+        axis.bar_label(bar, [f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %"], padding=3, fontsize=8)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
+    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)", axisbelow=True)
     axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
     axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
     records.save_figure(figure, path)
 
 
 def plot_breakdown(roots, labels, predicted, name, path):
     """Figure 3: accuracy of the model for each root operation and label."""
-    figure, axes = four_panels("accuracy (%)")
+    right = predicted == labels
+    title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
+    figure, axes = four_panels("accuracy (%)", f"{title} (numbers: examples; hatched: the greedy answer)")
     for operation, axis in enumerate(axes):
         here = roots == operation
-        for label in range(10):
-            cell = here & (labels == label)
-            n = int(cell.sum())
-            accuracy = 100 * float((predicted == labels)[cell].mean()) if n else 0.0
-            greedy = label == GREEDY[operation]
-            axis.bar(
-                label, accuracy, color=COLOURS[operation], hatch="//" if greedy else "", edgecolor="white"
-            )
-            axis.annotate(
-                f"{n}", (label, accuracy), (0, 2), textcoords="offset points", ha="center", fontsize=7
-            )
-        right = float((predicted == labels)[here].mean()) if here.any() else 0.0
-        axis.set_title(f"root {OPERATIONS[operation]}: {right:.1%} right")
+        cells = [here & (labels == label) for label in range(10)]
+        counts = [int(cell.sum()) for cell in cells]
+        heights = [100 * right[cell].sum() / max(1, n) for cell, n in zip(cells, counts)]
+        hatch = ["//" if label == GREEDY[operation] else "" for label in range(10)]
+        bars = axis.bar(range(10), heights, color=COLOURS[operation], hatch=hatch, edgecolor="white")
+        axis.bar_label(bars, counts, padding=2, fontsize=7)
+        axis.set_title(f"root {OPERATIONS[operation]}: {right[here].sum() / max(1, here.sum()):.1%} right")
     axes[0].set_ylim(0, 108)
-    figure.suptitle(
-        f"Accuracy by root operation and label: {name}, {(predicted == labels).mean():.1%} on test "
-        "(numbers: examples; hatched: the greedy answer)"
-    )
     records.save_figure(figure, path)
 
 
@@ -311,16 +291,12 @@ def draw(args, task, figures, chosen=None):
 
 def main(argv=None):
     parser = common.make_parser(__doc__, ("listops",), techniques=False)
-    parser.add_argument(
-        "--figure",
-        nargs="+",
-        type=int,
-        choices=(1, 2, 3),
-        help="draw only these (default: measure the rules and draw all)",
-    )
-    parser.add_argument(
-        "--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3"
-    )
+    # fmt: off
+    add = parser.add_argument
+    add("--figure", nargs="+", type=int, choices=(1, 2, 3),
+        help="draw only these (default: measure the rules and draw all)")
+    add("--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3")
+    # fmt: on
     parser.set_defaults(task=["listops"])
     args = common.parse_args(parser, argv)
     with common.exit_cleanly(data.DataError):

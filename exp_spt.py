@@ -1,33 +1,31 @@
 """Paper B, "Never Train from Scratch" (arXiv 2310.02980): self-pretraining (SPT), that is first restoring the
 inputs of the task's own training set, then learning its labels.
 
-    python exp_spt.py --task image --model transformer s4 --mini        claim B1 below: 25 and 12 min a cell
-                                                                        and core, no GPU
-    python exp_spt.py --task image --objective none masked causal       Table 1, Image: 42.44 from scratch
-                                                                        (Tay et al.'s, another recipe), 76.00
-                                                                        after causal pretraining
-    python exp_spt.py --task all --model rotary s4                      Table 2 and Figure 1
-    python exp_spt.py --task all --figure 3                             the cells of one figure, see FIGURES
-    python exp_spt.py --task image --smoke                              seconds, no download
-    python exp_spt.py --report                                          ours beside the paper's, and figures
+    python exp_spt.py --task image --model transformer s4 --mini     claim B1: 25 and 12 min a cell and core
+    python exp_spt.py --task image --objective none masked causal    Table 1, Image: 42.44 from scratch, 76.00
+                                                                     after causal pretraining
+    python exp_spt.py --task all --model rotary s4                   Table 2 and Figure 1
+    python exp_spt.py --task all --figure 3                          the cells of one figure, see FIGURES
+    python exp_spt.py --task image --smoke                           seconds, no download
+    python exp_spt.py --report                                       ours beside the paper's, and figures
 
 A Transformer that learns from labels alone trails S4 by 30 points on the Long Range Arena. Pretrained on
 nothing but the same inputs it draws level (86.2 against 86.1), and S4's hand-made initialisation becomes
-nearly redundant. `--objective multitask` is paper A's answer: both losses at once, in one training.
+nearly redundant. `--objective multitask` is the answer of paper A ("You Can Train from Scratch", OpenReview
+YuFUUcSUgx): both losses at once, in one training.
 
 One cell is two trainings, see `spt`. A pretraining is found by its recipe and shared by every fine-tuning
-that starts from it. The authors gave each half up to 200 epochs or 24 h of one GPU: `--hours 24` ends a half
-there. For an even comparison give every arm the same total, `--epochs` or `--steps`, and `--share` of it to
-the first half. Where the paper prints no rate of its own for a training from scratch, ours inherits the
-fine-tuning's. A loop over its grid tunes it, and the best on the validation set enters the table:
+that starts from it. The authors gave each half up to 200 epochs or 24 h of one GPU: `--hours 24`. For an even
+comparison give every arm the same total, `--epochs` or `--steps`, and `--share` of it to the first half.
+Where the paper prints no rate of its own for a training from scratch, ours inherits the fine-tuning's. A loop
+over its grid tunes it, and the best on the validation set enters the table:
 
     for lr in 1e-4 5e-4 1e-3; do python exp_spt.py --task all --model rotary --objective none --lr $lr; done
 
-The mini tier: 4 layers of width 64 on short sequences of the real data. All arms have the same steps, half
-of them for the pretraining, and one optimiser: paper A's AdamW and plateau schedule in every half, because a
-training this short needs its last tenth at a tenth of the rate. A cell of Text takes 30 (Transformer), 17
-(S4) or 15 (DLR) minutes of a core, of Image 25, 12, 11, of ListOps 14, 11, 10; Retrieval is long, give it
---limit 30000. Claims, fixed before its runs, and their cells (all with --mini --seeds 2):
+The mini tier: 4 layers of width 64 on short sequences of the real data. All arms have the same steps, half of
+them for the pretraining, and paper A's optimiser and schedule, because a training this short needs its last
+tenth at a tenth of the rate. A cell takes 10 to 30 minutes of a core; Retrieval is long, give it --limit
+30000. Claims, fixed before its runs, and their cells (all with --mini --seeds 2):
 
 B1  SPT closes the gap: S4 leads the Transformer from scratch by at least 2 points more than after SPT.
         --task text image --model transformer s4
@@ -37,8 +35,6 @@ B3  It helps where data is scarce: S4 gains at least 1 point more with 1 % of th
         --task image --model s4 --fraction 0.01 1
 A1  Multitask is within 2 points of SPT at equal steps, and at equally many epochs with labels.
         --task text --objective masked multitask; --task text --objective multitask --epochs 5
-
-Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
 import contextlib
@@ -56,6 +52,7 @@ from torch.nn import functional as F
 
 import common
 import data
+import exp_multitask
 import models
 import records
 from common import UserError
@@ -111,94 +108,66 @@ S4 = dict(
     epochs_pretrain = (     100,    32,       20,   200,      200,    50,     50,    200),
 )
 # The paper has no DLR on Retrieval and Pathfinder: there it is S4's recipe with DLR's norm.
-DLR = dict(
+LIKE_S4 = ("d_model", "pooling", "weight_decay", "epochs", "warmup_pretrain", "epochs_pretrain")
+DLR = {row: S4[row] for row in LIKE_S4} | dict(
     depth           = (       8,     6,        6,     6,        6,     6,   None,   None),
-    d_model         = (     128,   256,      256,   512,      256,   256,   None,   None),
     d_state         = (    1024,  1024,     1024,  1024,     1024,  1024,   None,   None),
     prenorm         = (   False,  True,     True,  True,     True,  True,   None,   None),
-    pooling         = (  "mean", "mean",  "mean", "mean",  "last", "max",   None,   None),
-    weight_decay    = (    0.05,  0.05,     0.05,  0.05,     0.03,  0.05,   None,   None),
     horizon         = (    None,  None,     None,  None,     None, 250000,  None,   None),
     warmup          = (    2000,  2000,     2500,  1000,     2500,  5000,   None,   None),
-    epochs          = (      40,    32,       20,   200,      200,    50,   None,   None),
-    warmup_pretrain = (    2000,  1000,     2500,  1000,     2500,  5000,   None,   None),
-    epochs_pretrain = (     100,    32,       20,   200,      200,    50,   None,   None),
 )
 # Not in paper B: sizes of paper A's MEGA and gMLP, everything else as for the rotary Transformer.
-SHARED_ROWS = ("pooling", "head", "weight_decay", "warmup", "epochs", "warmup_pretrain", "epochs_pretrain")
-MEGA = dict(
-    depth           = (       6,     4,        6,     8,        6,  None,   None,   None),
-    d_model         = (      80,   128,      128,   160,      128,  None,   None,   None),
-    d_hidden        = (     160,   256,      256,   320,      256,  None,   None,   None),
-    d_attention     = (      64,    64,       64,    96,       64,  None,   None,   None),
-    norm            = ( "layer", "scale", "scale", "batch", "batch", None,  None,   None),
-    prenorm         = (   False, False,    False,  True,     True,  None,   None,   None),
-    truncation      = (    1024,  1024,     1024,  1024,     1024,  None,   None,   None),
-) | {row: ROTARY[row] for row in SHARED_ROWS}
-GMLP = dict(
+LIKE_ROTARY = ("pooling", "head", "weight_decay", "warmup", "epochs", "warmup_pretrain", "epochs_pretrain")
+MEGA_ROWS = ("depth", "d_model", "d_hidden", "d_attention", "norm", "prenorm", "truncation")
+MEGA = {row: ROTARY[row] for row in LIKE_ROTARY}
+MEGA |= {row: (*exp_multitask.TABLE_MEGA[row], None, None, None) for row in MEGA_ROWS}
+GMLP = {row: ROTARY[row] for row in LIKE_ROTARY} | dict(
     depth           = (       6,     6,        6,    10,        6,  None,   None,   None),
     d_model         = (     128,   128,      128,   128,      128,  None,   None,   None),
     d_hidden        = (     256,   256,      256,   256,      256,  None,   None,   None),
     channels        = (       4,     2,        2,     2,        2,  None,   None,   None),
-) | {row: ROTARY[row] for row in SHARED_ROWS}
+)
+MODELS = dict(transformer=TRANSFORMER, rotary=ROTARY, s4=S4, dlr=DLR, mega=MEGA, gmlp=GMLP)
 
 # Tables 4 to 6, what the paper's grid search chose: (model, initialisation, objective) -> learning rates and
-# batch sizes of the fine-tuning and of the pretraining. The Transformers' batch sizes are lost; 32 is one of
-# the grid's (8, 32, 128) and most configurations'. Ours, after the nearest sourced entry, as the paper has no
-# such cell: Retrieval and Pathfinder of DLR and of the random start, and the latter's PathX-256 and sCIFAR. A
-# combination that is not here takes the nearest that is (see `tuned`).
+# batch sizes of the fine-tuning, below them those of the pretraining. The Transformers' batch sizes are lost;
+# 32 is one of the grid's (8, 32, 128) and most configurations'. Ours, after the nearest sourced entry, as the
+# paper has no such cell: Retrieval and Pathfinder of DLR and of the random start, and the latter's PathX-256
+# and sCIFAR. A combination that is not here takes the nearest that is (see `tuned`).
+TUNED_ROWS = ("lr", "batch_size", "lr_pretrain", "batch_pretrain")
 TUNED = {
-    ("transformer", "structured", "masked"): dict(
-        lr             = (1e-4, 1e-4, 5e-4, 1e-3, 5e-4, 5e-4, None, None),
-        batch_size     = (  32,   32,   32,   32,   32,   32, None, None),
-        lr_pretrain    = (1e-3, 5e-4, 5e-3, 1e-3, 1e-3, 5e-4, None, None),
-        batch_pretrain = (  32,   32,   32,   32,   32,   32, None, None)),
-    ("transformer", "structured", "causal"): dict(
-        lr             = (5e-4, 1e-4, 1e-3, 1e-3, 1e-3, 5e-4, None, None),
-        batch_size     = (  32,   32,   32,   32,   32,   32, None, None),
-        lr_pretrain    = (5e-4, 1e-3, 5e-3, 5e-3, 1e-3, 1e-3, None, None),
-        batch_pretrain = (  32,   32,   32,   32,   32,   32, None, None)),
-    ("rotary", "structured", "masked"): dict(
-        lr             = (1e-4, 5e-4, 5e-4, 1e-3, 5e-4, 5e-4, None, 1e-3),
-        batch_size     = (  32,   32,   32,   32,   32,   32, None,   50),
-        lr_pretrain    = (1e-3, 5e-4, 5e-3, 1e-3, 1e-3, 1e-3, None, 1e-3),
-        batch_pretrain = (  32,   32,   32,   32,   32,   32, None,   50)),
-    ("s4", "structured", "masked"): dict(
-        lr             = (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 5e-4),
-        batch_size     = (  16,   16,  256,  512,   64,   64,   64,   64),
-        lr_pretrain    = (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3),
-        batch_pretrain = ( 128,    8,    8,   32,    8,    8,    8,   32)),
-    ("s4", "structured", "none"): dict(  # Gu et al.'s, whose results the paper cites; PathX-256 its own
-        lr             = (0.01, 0.01, 0.01, 0.01, 4e-3, 5e-4, 1e-4, 0.01),
-        batch_size     = (  50,   16,   64,   50,   64,   16,   16,   50)),
-    ("s4", "random", "masked"): dict(  # Text's pretraining rate is lost: 1e-3 as in the other columns
-        lr             = (1e-3, 1e-3, 5e-4, 5e-4, 1e-3, 5e-4, 1e-3, 5e-4),
-        batch_size     = (  16,   16,  256,   64,   64,   16,   64,   64),
-        lr_pretrain    = (1e-3, 1e-3, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3),
-        batch_pretrain = (  32,   32,    8,   32,    8,    4,    8,   32)),
-    ("s4", "random", "none"): dict(  # one of four entries is lost; we take it to be Image's
-        lr             = (5e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, 1e-3, 5e-4),
-        batch_size     = (  16,   16,   64,   16,   64,   16,   16,   50)),
-    ("dlr", "structured", "masked"): dict(
-        lr             = (5e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, None, None),
-        batch_size     = (  16,   16,  256,   64,   64,   64, None, None),
-        lr_pretrain    = (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None),
-        batch_pretrain = ( 128,    8,    8,   32,    8,    8, None, None)),
-    ("dlr", "structured", "none"): dict(
-        lr             = (5e-4, 5e-4, 5e-4, 5e-4, 1e-3, 5e-4, None, None),
-        batch_size     = (  16,   16,   64,   64,   64,   64, None, None)),
-    ("dlr", "random", "masked"): dict(  # Image's pretraining rate is lost: as with the structured start
-        lr             = (5e-4, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None),
-        batch_size     = (  64,   16,  256,   64,   64,   16, None, None),
-        lr_pretrain    = (5e-4, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None),
-        batch_pretrain = (  32,    8,    8,   32,    8,    8, None, None)),
-    ("dlr", "random", "none"): dict(
-        lr             = (1e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, None, None),
-        batch_size     = (  16,   16,   64,   16,   64,   64, None, None)),
+    ("transformer", "structured", "masked"): (
+        (1e-4, 1e-4, 5e-4, 1e-3, 5e-4, 5e-4, None, None), (  32,   32,   32,   32,   32,   32, None, None),
+        (1e-3, 5e-4, 5e-3, 1e-3, 1e-3, 5e-4, None, None), (  32,   32,   32,   32,   32,   32, None, None)),
+    ("transformer", "structured", "causal"): (
+        (5e-4, 1e-4, 1e-3, 1e-3, 1e-3, 5e-4, None, None), (  32,   32,   32,   32,   32,   32, None, None),
+        (5e-4, 1e-3, 5e-3, 5e-3, 1e-3, 1e-3, None, None), (  32,   32,   32,   32,   32,   32, None, None)),
+    ("rotary", "structured", "masked"): (
+        (1e-4, 5e-4, 5e-4, 1e-3, 5e-4, 5e-4, None, 1e-3), (  32,   32,   32,   32,   32,   32, None,   50),
+        (1e-3, 5e-4, 5e-3, 1e-3, 1e-3, 1e-3, None, 1e-3), (  32,   32,   32,   32,   32,   32, None,   50)),
+    ("s4", "structured", "masked"): (
+        (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 5e-4), ( 16,  16, 256, 512,  64,  64,  64,  64),
+        (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3), (128,   8,   8,  32,   8,   8,   8,  32)),
+    ("s4", "structured", "none"): (  # Gu et al.'s, whose results the paper cites; PathX-256 its own
+        (0.01, 0.01, 0.01, 0.01, 4e-3, 5e-4, 1e-4, 0.01), ( 50,  16,  64,  50,  64,  16,  16,  50)),
+    ("s4", "random", "masked"): (  # Text's pretraining rate is lost: 1e-3 as in the other columns
+        (1e-3, 1e-3, 5e-4, 5e-4, 1e-3, 5e-4, 1e-3, 5e-4), ( 16,  16, 256,  64,  64,  16,  64,  64),
+        (1e-3, 1e-3, 5e-4, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3), ( 32,  32,   8,  32,   8,   4,   8,  32)),
+    ("s4", "random", "none"): (  # one of four entries is lost; we take it to be Image's
+        (5e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, 1e-3, 5e-4), ( 16,  16,  64,  16,  64,  16,  16,  50)),
+    ("dlr", "structured", "masked"): (
+        (5e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, None, None), (  16,   16,  256,   64,   64,   64, None, None),
+        (1e-3, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None), ( 128,    8,    8,   32,    8,    8, None, None)),
+    ("dlr", "structured", "none"): (
+        (5e-4, 5e-4, 5e-4, 5e-4, 1e-3, 5e-4, None, None), (  16,   16,   64,   64,   64,   64, None, None)),
+    ("dlr", "random", "masked"): (  # Image's pretraining rate is lost: as with the structured start
+        (5e-4, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None), (  64,   16,  256,   64,   64,   16, None, None),
+        (5e-4, 5e-4, 5e-4, 1e-3, 1e-3, 5e-4, None, None), (  32,    8,    8,   32,    8,    8, None, None)),
+    ("dlr", "random", "none"): (
+        (1e-4, 1e-3, 5e-4, 1e-3, 1e-3, 5e-4, None, None), (  16,   16,   64,   16,   64,   64, None, None)),
 }
 # Section 3 of the appendix: share of the positions that are masked.
-RATIO = dict(listops=0.10, text=0.15, retrieval=0.15, image=0.5, pathfinder=0.5, pathx=0.5, pathx256=0.5,
-             scifar=0.5)
+RATIO = dict.fromkeys(TASKS, 0.5) | dict(listops=0.10, text=0.15, retrieval=0.15)
 # Figure 3 (S4; fraction given): its own rates, and about 10,000 and 40,000 pretraining steps. deviation: from
 # scratch Text took the better of 1e-3 and 5e-4 on the validation set; ours has 5e-4 (--lr 1e-3: the other).
 FRACTIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
@@ -210,38 +179,25 @@ DATA_SCALE = dict(
 TIED, SHARES = dict(text=30, image=150), (0.0, 0.4, 0.6)
 # Table 9 (Image) and appendix C.1.2 (Text, ListOps: an S4 of the Transformer's size). The paper says "0.1 to
 # 10 M parameters" and that S4's state grows with it; depth, width, heads and d_ff, or the state, are ours.
+SIZE_ROWS = {"rotary": ("depth", "d_model", "heads", "d_ff"), "s4": ("depth", "d_model", "d_state")}
 SIZES = {
     "rotary": {"0.1M": (3, 64, 4, 128), "0.3M": (6, 80, 4, 160), "1M": (6, 144, 4, 288),
                "3M": (6, 256, 4, 512), "10M": (6, 448, 4, 896), "20M": (6, 512, 8, 2048)},
     "s4": {"0.1M": (6, 80, 16), "0.3M": (6, 128, 32), "1M": (6, 256, 64),
            "3M": (6, 448, 128), "10M": (6, 832, 192), "20M": (6, 1024, 192)},
 }
-SIZE_ROWS = {"rotary": ("depth", "d_model", "heads", "d_ff"), "s4": ("depth", "d_model", "d_state")}
 SIZED = ("image", "text", "listops")
 
-# The mini tier: the rows that differ; `epochs` of both halves together. MINI holds for every model.
+# The mini tier: the rows that differ, for every task and model; epochs of both halves together.
 MINI = dict(
-    depth           = (       4,     4,        4,     4,     None,  None,   None,   None),
-    d_model         = (      64,    64,       64,    64,     None,  None,   None,   None),
-    pooling         = (  "mean", "mean",  "mean", "mean",    None,  None,   None,   None),
-    weight_decay    = (    0.05,  0.05,     0.05,  0.05,     None,  None,   None,   None),
-    lr              = (    1e-3,  1e-3,     1e-3,  1e-3,     None,  None,   None,   None),
-    lr_pretrain     = (    1e-3,  1e-3,     1e-3,  1e-3,     None,  None,   None,   None),
-    batch_size      = (      32,    32,       32,    32,     None,  None,   None,   None),
-    batch_pretrain  = (      32,    32,       32,    32,     None,  None,   None,   None),
-    epochs          = (       8,    10,        2,     4,     None,  None,   None,   None),
+    depth=4, d_model=64, pooling="mean", weight_decay=0.05, lr=1e-3, lr_pretrain=1e-3, batch_size=32,
+    batch_pretrain=32, share=0.5, betas=[0.9, 0.98], decay="weights", schedule="plateau",
 )
-MINI_TRANSFORMER = dict(heads=(2,) * 8, d_ff=(128,) * 8)
-MINI_MODELS = dict(
-    transformer=MINI_TRANSFORMER,
-    rotary=MINI_TRANSFORMER,
-    s4=dict(d_state=(64,) * 8, n_ssm=(64, 64, 64, 2, *[None] * 4), dropout=(0.0,) * 8),
-    dlr=dict(d_state=(256,) * 8),
-)
-MINI_SHARE = 0.5
+MINI_EPOCHS = dict(listops=8, text=10, retrieval=2, image=4)
+MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_ff=128),
+                   s4=dict(d_state=64, dropout=0.0), dlr=dict(d_state=256))
 # fmt: on
 
-MODELS = dict(transformer=TRANSFORMER, rotary=ROTARY, s4=S4, dlr=DLR, mega=MEGA, gmlp=GMLP)
 OBJECTIVES = ("none", "masked", "causal", "multitask")
 ALONE = ("none", "multitask")  # one training instead of two
 INITS, POOLINGS = ("structured", "random"), ("mean", "max", "last")
@@ -262,10 +218,8 @@ class Cell(NamedTuple):
 
     def label(self):
         """The record's "cell"; flags that were not given are left out."""
-        given = {
-            k: v for k, v in self._asdict().items() if k not in ("model", "image_loss") and v is not None
-        }
-        return given | ({"image_loss": "ce"} if self.image_loss == "ce" else {})
+        given = self._asdict().items()
+        return {row: value for row, value in given if row != "model" and value not in (None, "l1")}
 
 
 # ------------------------------------------------------------------------------------------ the idea
@@ -281,48 +235,48 @@ def spt(args, task, cell, first, hp, budgets, seed):
     before, after = identities(args, task, cell, first, hp, seed)
     if records.is_done(args, __file__, records.run_name(after)):
         return None
-    run, weights = partial(records.train, args, script=__file__), None
-    folder = first and args.out / records.run_name(before)
-    if first and not pretrained(args, folder):
-        print(f"\npretraining: train and val are the {score(task, cell)}")
-        run(
-            identity=before,
-            task=without_labels(corrupted(task, cell.objective)),
-            hp=first,
-            build=lambda: build(task, cell, first, pretraining=True),
-            loss_fn=pretraining_loss(task, cell),
-            budget=budgets[0],
-            extra=lambda: {"score": score(task, cell), "train_curve": curve(folder)},
-        )
+    fit, weights, history = partial(records.train, args, script=__file__), None, {}
     if first:
+        folder = args.out / records.run_name(before)
+        if not pretrained(args, folder):
+            print(f"\npretraining: train and val are the {score(task, cell)}")
+            fit(
+                identity=before,
+                task=without_labels(corrupted(task, cell.objective)),
+                hp=first,
+                build=lambda: build(task, cell, first, pretraining=True),
+                loss_fn=loss_function(task, cell, pretraining=True),
+                budget=budgets[0],
+                extra=lambda: {"score": score(task, cell), "train_curve": curve(folder)},
+            )
         weights = common.load_checkpoint(folder / "best.pt", "cpu")["model"]  # of the best validation score
-    return run(
+        history = {"pretraining": {"run": folder.name, "train_curve": curve(folder)}}
+    return fit(
         identity=after,
         task=corrupted(task, "multitask") if cell.objective == "multitask" else task,
         hp=hp,
         build=lambda: transfer(build(task, cell, hp, pretraining=False), weights),
-        loss_fn=classification_loss(task, cell),
+        loss_fn=loss_function(task, cell, pretraining=False),
         budget=budgets[1],
-        extra=lambda: {"train_curve": curve(args.out / records.run_name(after))} | of_pretraining(folder),
+        extra=lambda: history | {"train_curve": curve(args.out / records.run_name(after))},
     )
 
 
 def transfer(model, weights):
-    """`model` with everything but the heads from the weights of a pretrained one; nothing is frozen. The mask
-    column of the input projection, which fine-tuning does not have, is cut off. Raises UserError for weights
-    of another model."""
+    """`model` with the weights of a pretrained one (None: as it is) but for its heads; nothing is frozen. The
+    mask column of the input projection, which fine-tuning does not have, is cut off."""
     if weights is None:
         return model
     heads, inputs = ("head.", "denoise_head."), "input_linear.weight"
-    body = {name: p for name, p in weights.items() if not name.startswith(heads)}
-    if inputs in body and body[inputs].shape[1] == model.input_linear.in_features + 1:
-        body[inputs] = body[inputs][:, :-1]
+    arriving = {name: p for name, p in weights.items() if not name.startswith(heads)}
+    arriving |= {name: p for name, p in model.state_dict().items() if name.startswith(heads)}
+    if inputs in arriving:
+        arriving[inputs] = arriving[inputs][:, : model.input_linear.in_features]
     try:
-        missing, strange = model.load_state_dict(body, strict=False)  # raises RuntimeError for a shape
-        if wrong := strange + [name for name in missing if not name.startswith(heads)]:
-            raise RuntimeError(", ".join(wrong))
-    except RuntimeError as error:
-        raise UserError(f"the pretrained weights do not fit ({error}); pretrain again: --fresh") from error
+        model.load_state_dict(arriving)
+    except RuntimeError as error:  # it lists the names
+        why = " ".join(str(error).split())
+        raise UserError(f"the pretrained weights do not fit ({why}); pretrain again: --fresh") from error
     return model
 
 
@@ -362,27 +316,24 @@ def scrambled(x):
 def masked(batch, noise, task):
     """Paper B's masked objective: each real position is masked with probability RATIO, redrawn every time, in
     all its channels. The loss is taken over the masked positions only."""
-    channels = task.channels
-    real = batch.mask[:, ::channels]
+    real = batch.mask[:, :: task.channels]
     chosen = (uniform(batch, real.shape, noise) < RATIO[task.name]) & real
-    tokens = batch.tokens.masked_fill(chosen.repeat_interleave(channels, 1), mask_id(task))
+    tokens = batch.tokens.masked_fill(chosen.repeat_interleave(task.channels, 1), mask_id(task))
     positions = chosen.sum().clamp(min=1)
     return batch._replace(tokens=tokens, target=batch.tokens, selected=chosen, positions=positions)
 
 
 def causal(batch, noise, task):
     """Paper B's causal objective: position t is to tell what stands at t + 1."""
-    channels = task.channels
-    target = F.pad(batch.tokens[:, channels:], (0, channels))
-    selected = F.pad(batch.mask[:, ::channels][:, 1:], (0, 1))
+    target = F.pad(batch.tokens[:, task.channels :], (0, task.channels))
+    selected = F.pad(batch.mask[:, :: task.channels][:, 1:], (0, 1))
     return batch._replace(target=target, selected=selected, positions=selected.sum().clamp(min=1))
 
 
 def multitask(batch, noise, task):
     """Paper A's corruption: 30 % of the positions, a third of them by random ids. Its loss is taken over all
     real positions and divided by the training set's mean length (batch.positions), see common."""
-    channels = task.channels
-    real = batch.mask[:, ::channels]
+    channels, real = task.channels, batch.mask[:, :: task.channels]
     chosen = (uniform(batch, real.shape, noise) < 0.3) & real
     random = uniform(batch, real.shape, noise) < 1 / 3
     ids = torch.randint(task.vocab, batch.tokens.shape, generator=noise, device=real.device)
@@ -416,10 +367,9 @@ def features_of(model, batch, task):
     adds one column: 1, with value 0, at masked positions. -> features (B, L, D), mask (B, L)"""
     if task.name not in MEAN_STD:
         return model(batch.tokens, batch.mask), batch.mask
-    channels = task.channels
-    ids, mask = batch.tokens.unflatten(1, (-1, channels)), batch.mask[:, ::channels]
+    ids, mask = batch.tokens.unflatten(1, (-1, task.channels)), batch.mask[:, :: task.channels]
     x = normalised(ids, task)
-    if model.input_linear.in_features > channels:
+    if model.input_linear.in_features > task.channels:
         hidden = ids[..., :1] == mask_id(task)
         x = torch.cat([x.masked_fill(hidden, 0.0), hidden.to(x.dtype)], -1)
     return model(x, mask), mask
@@ -430,6 +380,13 @@ def restores_values(task, cell):
     return task.name in L1_TASKS and cell.image_loss == "l1"
 
 
+def score(task, cell):
+    """What stands in the rows of accuracies of a pretraining's record."""
+    if restores_values(task, cell):
+        return "R^2"
+    return "accuracy of the next symbol" if cell.objective == "causal" else "accuracy of masked symbols"
+
+
 def denoise_terms(model, features, batch, task, cell):
     """Loss and score of the restored symbols at batch.selected: cross-entropy and accuracy, or for pixel
     values the mean distance (L1) and R^2.
@@ -437,8 +394,7 @@ def denoise_terms(model, features, batch, task, cell):
     deviation: the head is linear everywhere; a misspelt attribute in the authors' code leaves Text and
     Retrieval without one, so that their features themselves are the logits.
     """
-    channels = task.channels
-    target = batch.target.unflatten(1, (-1, channels)).flatten(0, 1)
+    target = batch.target.unflatten(1, (-1, task.channels)).flatten(0, 1)
     offset = task.first_id if task.name in MEAN_STD else 0  # 256 grey values, no special ids
     chosen = batch.selected.flatten()
     loss, right, total = 0.0, torch.zeros((), device=chosen.device), chosen.sum()
@@ -447,9 +403,9 @@ def denoise_terms(model, features, batch, task, cell):
     for guess, wanted, here in common.denoised(model, features, target, chosen):
         if restores_values(task, cell):
             wanted, here = normalised(wanted, task), here.unsqueeze(1)
-            error_here = (guess - wanted) * here
-            loss = loss + error_here.abs().sum() / (batch.positions * channels)
-            power, error = power + (wanted * here).square().sum(), error + error_here.detach().square().sum()
+            off = (guess - wanted) * here
+            loss = loss + off.abs().sum() / (batch.positions * task.channels)
+            power, error = power + (wanted * here).square().sum(), error + off.detach().square().sum()
             right, total = power - error, power
         else:
             wanted = (wanted[:, 0] - offset).masked_fill(~here, common.IGNORED)
@@ -459,36 +415,21 @@ def denoise_terms(model, features, batch, task, cell):
     return loss, {"acc": (right, total)}
 
 
-def score(task, cell):
-    """What stands in the rows of accuracies of a pretraining's record."""
-    if restores_values(task, cell):
-        return "R^2"
-    return "accuracy of the next symbol" if cell.objective == "causal" else "accuracy of masked symbols"
+def loss_function(task, cell, pretraining):
+    """The loss of the first half, or of the second: of the labels, for multitask plus the denoising loss,
+    unweighted (paper A, Section 3), the classifier then reading the corrupted sequence.
 
-
-def pretraining_loss(task, cell):
-    """Loss function of the first half. Training batches come corrupted; a clean one is from evaluation and
-    is corrupted here, alike each time (deviation: the authors draw anew), so that epochs are compared on
-    equal terms."""
-
-    def loss_fn(model, batch):
-        if batch.target is None:
-            batch = PREPARE[cell.objective](batch, None, task)
-        features, _ = features_of(model, batch, task)
-        return denoise_terms(model, features, batch, task, cell)
-
-    return loss_fn
-
-
-def classification_loss(task, cell):
-    """Loss function of the second half; for multitask plus the denoising loss, unweighted (paper A,
-    Section 3), the classifier then reading the corrupted sequence.
-
+    Training batches come corrupted; in pretraining a clean one is from evaluation and is corrupted here,
+    alike each time, so that epochs are compared on equal terms (deviation: the authors draw anew).
     deviation: two classes have one logit and the logistic loss, as in paper A; B's code has two logits.
     """
 
     def loss_fn(model, batch):
+        if pretraining and batch.target is None:
+            batch = PREPARE[cell.objective](batch, None, task)
         features, mask = features_of(model, batch, task)
+        if pretraining:
+            return denoise_terms(model, features, batch, task, cell)
         loss, metrics = common.class_terms(model.classify(features, mask, batch.docs), batch)
         if batch.target is None:
             return loss, metrics
@@ -498,51 +439,36 @@ def classification_loss(task, cell):
     return loss_fn
 
 
-def draw_all(model):
-    """The random-initialisation arm: every parameter, norms and state spaces included, from N(0, 0.1^2)."""
-    for p in model.parameters():
-        nn.init.normal_(p, std=0.1)
-
-
-BLOCK_ARGS = dict(  # rows of a model's table that its block takes as they are
-    transformer=("d_ff", "heads", "window"),
-    rotary=("d_ff", "heads", "window"),
-    s4=("d_state", "norm", "prenorm", "dropout", "n_ssm", "dt_min", "ssm_lr", "dt_lr"),
-    dlr=("d_state", "prenorm"),
-    mega=("d_hidden", "d_attention", "norm", "prenorm", "truncation"),
-    gmlp=("d_hidden", "channels"),
-)
+# Rows of a recipe that are not for the model, beside common's.
+TRAINING = ("warmup", "horizon", "betas", "decay", "schedule", "fraction", "objective", "ratio", "pretrain")
 
 
 def arguments(task, cell, hp, pretraining):
     """SequenceModel's arguments for one half. The final norm follows every prenorm stack but gMLP's, which
     is paper A's."""
-    channels, pixels = task.channels, task.name in MEAN_STD
-    norm = hp.get("norm", "layer")  # the Transformers and DLR always use LayerNorm
-    outputs = task.vocab
-    if pixels:
-        outputs = channels if restores_values(task, cell) else 256
-    position = dict(transformer="sinusoidal", rotary="rotary-heads").get(cell.model, "none")
-    final_norm = norm if hp.get("prenorm", True) and cell.model != "gmlp" else None
+    found = {row: value for row, value in common.model_rows(hp).items() if row not in TRAINING}
     told_masks = cell.objective == ("masked" if pretraining else "multitask")
-    found = dict(
-        block=cell.model, depth=hp["depth"], d_model=hp["d_model"], vocab=max(task.vocab, mask_id(task) + 1),
-        classes=task.classes, docs=task.docs, max_length=task.max_length // channels,
-        denoise=pretraining or cell.objective == "multitask", denoise_outputs=outputs,
-        input="pixels" if pixels else "tokens", input_channels=channels + told_masks, position=position,
-        final_norm=final_norm, causal=cell.objective == "causal",
-        pooling=hp["pooling"], head=hp.get("head", "linear"), pair="[u,v,u-v,u*v]",
+    found |= dict(
+        block=cell.model, vocab=max(task.vocab, mask_id(task) + 1), classes=task.classes, docs=task.docs,
+        max_length=task.max_length // task.channels, denoise_outputs=task.vocab, pair="[u,v,u-v,u*v]",
+        denoise=pretraining or cell.objective == "multitask", causal=cell.objective == "causal",
+        # The Transformers and DLR always use LayerNorm.
+        final_norm=hp.get("norm", "layer") if hp.get("prenorm", True) and cell.model != "gmlp" else None,
     )  # fmt: skip
-    found |= {row: hp[row] for row in BLOCK_ARGS[cell.model]}
+    if task.name in MEAN_STD:
+        outputs = task.channels if restores_values(task, cell) else 256
+        found |= dict(input="pixels", input_channels=task.channels + told_masks, denoise_outputs=outputs)
     if cell.model in ("transformer", "rotary"):
-        found |= {"block": "transformer", "activation": "gelu"}
+        position = "sinusoidal" if cell.model == "transformer" else "rotary-heads"
+        found |= {"block": "transformer", "activation": "gelu", "position": position}
     return found | ({"tie_dropout": True} if cell.model == "s4" else {})
 
 
 def build(task, cell, hp, pretraining):
     model = models.SequenceModel(**arguments(task, cell, hp, pretraining))
-    if cell.init == "random":
-        draw_all(model)
+    if cell.init == "random":  # every parameter, norms and state spaces included
+        for p in model.parameters():
+            nn.init.normal_(p, std=0.1)
     return model
 
 
@@ -558,29 +484,26 @@ def paper_recipe(name, cell, mini=False):
     # No training reads these two: they are here because they make a pretraining what it is.
     rows |= {"objective_pretrain": cell.objective}
     rows |= {"ratio_pretrain": RATIO[name] if cell.objective == "masked" else None}
+    copies = rows.get("n_ssm") == rows["d_model"]  # a state space for each feature
     if cell.objective == "causal" and name == "listops":
         rows["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
         rows["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
     if mini:
         rows = {row: v for row, v in rows.items() if not row.startswith(("warmup", "horizon"))}
-        rows |= common.column(MINI | MINI_MODELS[cell.model], TASKS, name)
-        rows |= {"betas": [0.9, 0.98], "decay": "weights", "schedule": "plateau"}
-        rows["share"] = MINI_SHARE if cell.share is None else cell.share
+        rows |= MINI | MINI_MODELS[cell.model] | {"epochs": MINI_EPOCHS[name]}
+        rows |= {"share": cell.share} if cell.share is not None else {}
     elif cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:
         rows |= DATA_SCALE[name]
     else:
         rows["fraction"] = None  # any other is not the paper's
     if cell.size:
-        copies = rows.get("n_ssm") == rows["d_model"]
         rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
-        rows |= {"n_ssm": rows["d_model"]} if copies else {}
+    rows |= {"n_ssm": rows["d_model"]} if copies else {}
     rows["table_epochs"] = rows["epochs"] / rows["batch_size"]  # the table's training in units of n steps
-    if mini:
-        return rows
-    if cell.share is not None:
+    if cell.share is not None and not mini:
         rows["epochs"] = TIED.get(name, rows["epochs"])
-    elif cell.objective == "multitask":  # as many steps as both halves of masked self-pretraining
+    elif cell.objective == "multitask" and not mini:  # as many steps as both halves of masked SPT
         both = paper_recipe(name, cell._replace(objective="masked"))
         steps = both["epochs"] / both["batch_size"] + both["epochs_pretrain"] / both["batch_pretrain"]
         rows["epochs"] = round(rows["batch_size"] * steps)
@@ -588,18 +511,15 @@ def paper_recipe(name, cell, mini=False):
 
 
 def tuned(name, cell):
-    """Learning rates and batch sizes of a cell: its own entry of TUNED over the nearest ones; multitask, one
-    training from the start, takes that from scratch."""
-    model, own = family(cell)
-    keys = [(model, init, objective) for init in ("structured", cell.init) for objective in ("masked", own)]
-    rows = {}
-    for key in keys:
-        rows |= common.column(TUNED.get(key, {}), TASKS, name)
+    """Learning rates and batch sizes of a cell: its own entry of TUNED over the nearest ones."""
+    rows, (model, own) = {}, family(cell)
+    for key in product([model], ("structured", cell.init), ("masked", own)):
+        rows |= common.column(dict(zip(TUNED_ROWS, TUNED.get(key, ()))), TASKS, name)
     return rows
 
 
 def family(cell):
-    """(model, objective) of the entry of TUNED that a cell takes."""
+    """(model, objective) of the entry of TUNED that a cell takes; multitask trains once, from the start."""
     model = "rotary" if cell.model in ("mega", "gmlp") else cell.model
     return model, "none" if cell.objective == "multitask" else cell.objective
 
@@ -611,32 +531,25 @@ SMOKE = dict(
 )  # fmt: skip
 
 
-def smoke_rows(rows, name):
-    rows = {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
-    if name in ("text", "retrieval", "image", "scifar"):
-        return rows
-    batch = 4 if name in ("pathx", "pathx256") else 16  # long sequences, of which two epochs teach nothing
-    return rows | {"batch_size": batch, "batch_pretrain": batch, "epochs": 2}
-
-
 def with_flags(rows, name, cell, args):
     """A flat recipe with what the flags say instead. A total of ours has the same batch size, hence the same
     number of steps, in every arm."""
     given = common.overrides(args) | {"fraction": cell.fraction}
-    given |= {row: value for row in OWN_ROWS if (value := getattr(args, row)) is not None}
+    own = ("lr_pretrain", "epochs_pretrain", "hours")
+    given |= {row: value for row in own if (value := getattr(args, row)) is not None}
     if "batch_size" in given:
         given["batch_pretrain"] = given["batch_size"]
-    if args.smoke:
-        rows = rows | smoke_rows(rows, name)
     if args.steps and rows["share"] is None:
-        rows = rows | {"share": MINI_SHARE}
-    if rows["share"] is not None and (args.epochs or args.steps or args.limit) and not args.smoke:
+        rows = rows | {"share": MINI["share"]}
+    if args.smoke:
+        rows = rows | {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
+        if name not in ("text", "retrieval", "image", "scifar"):  # of long ones two epochs teach nothing
+            batch = 4 if name in ("pathx", "pathx256") else 16
+            rows |= {"batch_size": batch, "batch_pretrain": batch, "epochs": 2}
+    elif rows["share"] is not None and (args.epochs or args.steps or args.limit):
         batch = paper_recipe(name, cell._replace(objective="none"), args.mini)["batch_size"]
         rows = rows | {"batch_size": batch, "batch_pretrain": batch}
     return rows | given
-
-
-OWN_ROWS = ("lr_pretrain", "epochs_pretrain", "hours")  # flags beside common's
 
 
 def halves(rows, cell):
@@ -658,41 +571,42 @@ def halves(rows, cell):
     return None if cell.objective in ALONE else first, rows
 
 
-def recipe(name, cell, args=None, mini=False):
+def recipe(name, cell, args=None, mini=False, task=None):
     """(of the pretraining or None, of the fine-tuning or the only training): as the paper has them, or as the
-    flags `args` change them."""
+    flags `args` change them. The second has a row of what is different in the first.
+
+    deviation: with `task` the warm-up never takes more than a quarter of the steps. At the paper's budgets it
+    takes less, but Table 8's shares of Text would leave a phase that ends within its warm-up.
+    """
     rows = paper_recipe(name, cell, args.mini if args else mini)
-    return halves(with_flags(rows, name, cell, args) if args else rows, cell)
+    first, hp = halves(with_flags(rows, name, cell, args) if args else rows, cell)
+    for half in filter(None, (first, hp)):
+        if task and "warmup" in half:
+            half["warmup"] = min(half["warmup"], common.training_length(task, half)[0] // 4)
+    if first:
+        hp["pretrain"] = {row: value for row, value in first.items() if row not in hp or hp[row] != value}
+    return first, hp
 
 
 # ------------------------------------------------------------------------------------------ one cell
 
 
-def shorter_warmup(hp, task):
-    """deviation: the warm-up never takes more than a quarter of the steps. At the paper's budgets it takes
-    less, but Table 8's shares of Text would leave a phase that ends within its warm-up."""
-    if not hp or "warmup" not in hp:
-        return hp
-    steps = hp.get("steps") or math.ceil(len(task.train.label) / hp["batch_size"]) * hp["epochs"]
-    return hp | {"warmup": min(hp["warmup"], steps // 4)}
-
-
-def load(args, name, cell, augment):
+def load(args, name, cell):
     """The task as paper B trains it: no augmentation, Pathfinder's hard set alone.
 
     deviation: tokens, lengths and splits are paper A's (bytes up to 4,096, a tenth of the IMDB training set
     held out), not B's characters with the test set as validation set.
     """
     options = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
-    task = data.load(name, args.data_dir, augment=augment, levels="hard", **options)
+    task = data.load(name, args.data_dir, augment=args.augment or "none", levels="hard", **options)
+    n = len(task.train.label)
     if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
-        kept = torch.arange(min(len(task.train.label), 128))
-        task = replace(task, train=data.select(task.train, kept, task.docs))
+        n = min(n, 128)
+        task = replace(task, train=data.select(task.train, torch.arange(n), task.docs))
     if cell.fraction is None:
         return task
     # Nested subsets by one permutation, repeated to full length: an epoch has as many steps as one over all
     # examples, since the paper fixes the steps of pretraining and fine-tunes until nothing changes.
-    n = len(task.train.label)
     kept = data.fixed_order(n)[: max(1, round(cell.fraction * n))]
     return replace(task, train=data.select(task.train, kept.repeat(math.ceil(n / len(kept)))[:n], task.docs))
 
@@ -701,19 +615,12 @@ def identities(args, task, cell, first, hp, seed):
     """(of the pretraining, or None; of the fine-tuning or the only training). A pretraining knows neither the
     share, which is in its recipe, nor what only fine-tuning reads."""
     label = cell.label()
-    after = records.make_identity(args, __file__, task, cell.model, label, seed, with_pretraining(first, hp))
+    after = records.make_identity(args, __file__, task, cell.model, label, seed, hp)
     if not first:
         return None, after
-    label = {k: v for k, v in label.items() if k not in ("share", "pooling")}
+    label = {row: value for row, value in label.items() if row not in ("share", "pooling")}
     before = records.make_identity(args, __file__, task, cell.model, label, seed, first)
     return before | {"exp": f"{after['exp']}-pretrain"}, after
-
-
-def with_pretraining(first, hp):
-    """The second half's recipe as its identity has it: with what is different in the first."""
-    if not first:
-        return hp
-    return hp | {"pretrain": {row: v for row, v in first.items() if row not in hp or hp[row] != v}}
 
 
 def pretrained(args, folder):
@@ -723,68 +630,42 @@ def pretrained(args, folder):
     return there and (folder / "best.pt").exists()
 
 
-def of_pretraining(folder):
-    """Rows of a fine-tuning's record."""
-    return {"pretraining": {"run": folder.name, "train_curve": curve(folder)}} if folder else {}
-
-
 def curve(folder):
     """Training accuracy of each epoch (pretraining: its score)."""
     lines = (folder / "log.jsonl").read_text().splitlines()
     return [round(json.loads(line)["train"]["acc"], 4) for line in lines]
 
 
-def budgets(args, name, cell, first, hp):
-    """Of both trainings; the second is the paper's only if the first is."""
-    paper_first, paper = recipe(name, cell, mini=args.mini)
-    before = first and records.budget(args, as_published(name, cell, first), paper_first)
-    after = records.budget(args, as_published(name, cell, hp), paper)
-    return before, "reduced" if before == "reduced" else after
-
-
-def as_published(name, cell, hp):
-    """A recipe without what may differ in the paper's: its 24 hours, and a rate of its grid where it prints
-    none of a training from scratch."""
+def budget(args, name, cell, hp, paper):
+    """Of one half. The paper's is also one with what may differ there: its 24 hours, and a rate of its grid
+    where it prints none of a training from scratch."""
     model, own = family(cell)
     hours = 48 if name == "pathx" and cell.share == 0 else 24  # appendix D: as long as both halves
     hp = {row: value for row, value in hp.items() if (row, value) != ("hours", hours)}
     if own == "none" and (model, cell.init, own) not in TUNED and hp["lr"] in LR_GRID:
-        hp["lr"] = paper_recipe(name, cell)["lr"]
-    return hp
+        hp["lr"] = paper["lr"]
+    return records.budget(args, hp, paper)
 
 
 def run_cell(args, name, cell, seed):
-    first, hp = recipe(name, cell, args)
-    task = load(args, name, cell, hp["augment"])
-    tiers = budgets(args, name, cell, first, hp)
-    first, hp = shorter_warmup(first, task), shorter_warmup(hp, task)
+    task = load(args, name, cell)
+    both, paper = recipe(name, cell, args, task=task), recipe(name, cell, mini=args.mini, task=task)
+    budgets = [half and budget(args, name, cell, half, of_paper) for half, of_paper in zip(both, paper)]
     if args.micro_batch:  # the second half must not fail after hours of the first
-        common.require_splittable(build(task, cell, hp, pretraining=False), hp["batch_size"], args)
-    line = spt(args, task, cell, first, hp, tiers, seed)
+        common.require_splittable(build(task, cell, both[1], False), both[1]["batch_size"], args)
+    line = spt(args, task, cell, *both, budgets, seed)
     if line:
-        paper = with_pretraining(*(shorter_warmup(half, task) for half in recipe(name, cell, mini=args.mini)))
-        print(records.outcome(args, line, paper, number(paper_number(name, cell))), flush=True)
+        print(records.outcome(args, line, paper[1], paper_number(name, label(cell))), flush=True)
 
 
 # ------------------------------------------------------------------------------------------ the report
 
 # fmt: off
-# The paper's test accuracies in percent. None: not transcribed (our copy of the PDF is damaged), "—" in the
-# report. CHANCE: the paper's ✗, which counts as 50 in its averages. INFEASIBLE: Transformers on PathX-256, by
-# the caption of a table whose cells are missing.
+# The paper's test accuracies in percent, cells in the words of `label`, other rows the literature's. None:
+# not transcribed (our copy of the PDF is damaged). CHANCE: its ✗, which counts as 50 in its averages.
+# INFEASIBLE: Transformers on PathX-256, by the caption of a table whose cells are missing.
 CHANCE, INFEASIBLE = "✗", "infeasible"
-TABLE1 = {  # (model, objective): six tasks, mean. From scratch: Tay et al.'s numbers, as in the paper.
-    ("transformer", "none"):   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),
-    ("transformer", "masked"): ( None,  None,  None,  None,  None,   None,  None),
-    ("transformer", "causal"): (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
-}
-TABLE2 = {  # (model, objective): six tasks, mean, PathX-256. PathX of rotary + masked follows from the mean.
-    ("rotary", "none"):   ( None,  None,  None,  None,  None,  None,  None, INFEASIBLE),
-    ("rotary", "masked"): (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, 86.21, INFEASIBLE),
-    ("s4", "none"):       (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
-    ("s4", "masked"):     ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
-}
-LITERATURE = {  # further rows of Tables 1 and 2
+TABLE1 = {  # six tasks, mean. From scratch: Tay et al.'s numbers, as in the paper.
     "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE),
     "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71, CHANCE),
     "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34, CHANCE),
@@ -792,65 +673,53 @@ LITERATURE = {  # further rows of Tables 1 and 2
     "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE),
     "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE),
     "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE),
-    "MEGA (original)":    (63.14, 90.43, 91.25, 90.44, 96.01,  97.98, 88.21),
+    "transformer none":   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),
+    "transformer masked": ( None,  None,  None,  None,  None,   None,  None),
+    "transformer causal": (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
 }
-TABLE7 = {  # (model, initialisation): mean over TASKS4 from scratch, after SPT; from the text and Figure 2
-    ("s4", "structured"):  (82.8, 84.5), ("s4", "random"):  (None, None),
-    ("dlr", "structured"): (None, 83.4), ("dlr", "random"): (None, None),
+TABLE2 = {  # six tasks, mean, PathX-256. PathX of rotary + masked follows from the mean.
+    "MEGA (original)": (63.14, 90.43, 91.25, 90.44, 96.01, 97.98, 88.21),
+    "rotary none":     ( None,  None,  None,  None,  None,  None,  None, INFEASIBLE),
+    "rotary masked":   (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, 86.21, INFEASIBLE),
+    "s4 none":         (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
+    "s4 masked":       ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
 }
-SCIFAR = {("rotary", "none"): 79.0, ("rotary", "masked"): 90.3, ("s4", "none"): 91.8, ("s4", "masked"): None}
+TABLE3 = {"rotary none": 79.0, "rotary masked": 90.3, "s4 none": 91.8}  # sCIFAR
+TABLE7 = {"s4 none": 82.8, "s4 masked": 84.5, "dlr masked": 83.4}  # mean over TASKS4, from text and Figure 2
 
 
-def lead(tasks, first, second):
-    """Terms of a claim: by how much one cell is ahead of another, summed over tasks."""
-    return [(sign, task, words) for task in tasks for sign, words in ((1, first), (-1, second))]
+def lead(task, *words):
+    """Terms of a claim: first cell - second + third - fourth, each in the words of `label`."""
+    return [((-1) ** i, task, cell) for i, cell in enumerate(words)]
 
 
-# What the paper says, in points: (words, terms of a signed sum, from, to); cells in the words of `label`.
-CLAIMS = [  # in the mini tier
-    ("B1 Text: SPT closes the gap by", lead(["text"], "s4 none", "transformer none")
-     + lead(["text"], "transformer masked", "s4 masked"), 2, None),
-    ("B1 Image: the same", lead(["image"], "s4 none", "transformer none")
-     + lead(["image"], "transformer masked", "s4 masked"), 2, None),
-    ("B2 S4: SPT makes up for the start by", lead(["image"], "s4 none", "s4 none random")
-     + lead(["image"], "s4 masked random", "s4 masked"), 2, None),
-    ("B2 DLR: the same", lead(["image"], "dlr none", "dlr none random")
-     + lead(["image"], "dlr masked random", "dlr masked"), 2, None),
-    ("B3 S4: SPT gains more with 1 % by", lead(["image"], "s4 masked 1%", "s4 none 1%")
-     + lead(["image"], "s4 none", "s4 masked"), 1, None),
+CLAIMS = [  # of the mini tier, in points: (words, terms of a signed sum, from, to)
+    ("B1 Text: SPT closes the gap by",
+     lead("text", "s4 none", "transformer none", "transformer masked", "s4 masked"), 2, None),
+    ("B1 Image: the same",
+     lead("image", "s4 none", "transformer none", "transformer masked", "s4 masked"), 2, None),
+    ("B2 S4: SPT makes up for the start by",
+     lead("image", "s4 none", "s4 none random", "s4 masked random", "s4 masked"), 2, None),
+    ("B2 DLR: the same",
+     lead("image", "dlr none", "dlr none random", "dlr masked random", "dlr masked"), 2, None),
+    ("B3 S4: SPT gains more with 1 % by",
+     lead("image", "s4 masked 1%", "s4 none 1%", "s4 none", "s4 masked"), 1, None),
     ("A1: multitask - SPT, equal steps",
-     lead(["text"], "transformer multitask", "transformer masked"), -2, 2),
+     lead("text", "transformer multitask", "transformer masked"), -2, 2),
     ("A1: the same, equal epochs of labels",
-     lead(["text"], "transformer multitask; 5 of 10 epochs", "transformer masked"), -2, 2),
-]
-FULL_CLAIMS = [  # at the paper's budget; "training 5": accuracy on the training set, after 5 epochs
-    ("Path-X-256: SPT gains S4 (19.3)", lead(["pathx256"], "s4 masked", "s4 none"), 10, None),
-    ("LRA, sum of 6: Rotary + SPT - S4 (0.7)", lead(MEAN6, "rotary masked", "s4 none"), -6, 6),
-    ("SSMs barely benefit, sum of 6 (4.0)", lead(MEAN6, "s4 masked", "s4 none"), -6, 12),
-    ("Path-X, equal time, training (78 - 52)",
-     lead(["pathx"], "transformer masked 50% SPT, training", "transformer none 0% SPT, training"), 10, None),
-    *[(f"compute-tied, {data.TITLES[task]}, {model} (0 or more)",
-       lead([task], f"{model} masked 40% SPT{loss}", f"{model} none 0% SPT"), -1, None)
-      for task, loss in (("text", ""), ("image", " ce")) for model in ("transformer", "s4")],
-    *[(f"{data.TITLES[task]}: fine-tuning is faster (training)",
-       lead([task], f"transformer masked 40% SPT{loss}, training 5", "transformer none 0% SPT, training 5"),
-       0, None)
-      for task, loss in (("text", ""), ("image", " ce"))],
+     lead("text", "transformer multitask; 5 of 10 epochs", "transformer masked"), -2, 2),
 ]
 # fmt: on
-NAMES = dict(transformer="Transformer", rotary="Rotary", s4="S4", dlr="DLR", mega="MEGA", gmlp="gMLP")
-NAMES |= dict(none="from scratch", masked="Masked SPT", causal="Causal SPT", multitask="multitask")
+MEANS = {"mean": MEAN6, "mean of 4": TASKS4}  # columns of tables
+PAPER = {words: dict(zip((*MEAN6, "mean", "pathx256"), row)) for words, row in (TABLE1 | TABLE2).items()}
+for column, numbers in (("scifar", TABLE3), ("mean of 4", TABLE7)):
+    for words, number in numbers.items():
+        PAPER.setdefault(words, {})[column] = number
 
 
-def paper_number(name, cell):
-    """The paper's accuracy for a cell of Tables 1 to 3 in percent, a word, or None."""
-    key = cell.model, cell.objective
-    row = TABLE1.get(key) or TABLE2.get(key) or ()
-    numbers = dict(zip((*MEAN6, "mean", "pathx256"), row), scifar=SCIFAR.get(key))
-    return numbers.get(name) if Cell(*key) == cell else None
-
-
-def number(value):
+def paper_number(name, words):
+    """The paper's accuracy in percent for a task or mean and a cell in the words of `label`, or None."""
+    value = PAPER.get(words, {}).get(name)
     return value if isinstance(value, float) else None
 
 
@@ -866,8 +735,7 @@ def cell_of(record):
     """A record's cell, or None for one that this script, since changed, does not know."""
     with contextlib.suppress(KeyError, TypeError):
         cell = Cell(record["model"], **record["cell"])
-        recipe(record["task"], cell, mini=record["budget"] == "mini")
-        return cell if cell.objective in OBJECTIVES and cell.init in INITS else None
+        return recipe(record["task"], cell, mini=record["budget"] == "mini") and cell
 
 
 def report(args):
@@ -875,158 +743,96 @@ def report(args):
     cells = {r["run"]: cell_of(r) for r in found}
     found = [r for r in found if cells[r["run"]]]
     if not args.figure:
-        report_mini(args, found, cells)
+        records.report_mini(
+            found,
+            title="Self-pretraining",
+            script=__file__,
+            tasks=TASKS,
+            titles=data.TITLES,
+            variants=[],
+            label=lambda r: label(cells[r["run"]]),
+            recipe=lambda r: recipe(r["task"], cells[r["run"]], mini=True)[1],
+            paper=paper_number,
+            claims=CLAIMS,
+            path=args.out / "spt-mini.png",
+        )
     if args.mini:
         return
     full = [r for r in found if r["budget"] == "paper"]
     print("Test accuracy in %, ours / paper; — not run, or not transcribed; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
     print("Table 1's Transformer from scratch: Tay et al. (2021), another recipe.\n")
-    for figure in [args.figure] if args.figure else SECTIONS:
-        SECTIONS.get(figure, further)(args, full)
+    for figure in [args.figure] if args.figure else FIGURES:
+        of = [r | {"test_acc": r["train_acc"]} for r in full] if figure == "time" else full
+        for title, columns, rows in TABLES.get(figure, ()):
+            table(title, of, columns, rows)
+        if figure in DRAWN:
+            DRAWN[figure](args, full)
     if not args.figure:
-        judge(full, cells)
         others(found, cells)
-
-
-def report_mini(args, found, cells):
-    def paper(name, words):  # only plain cells have a number
-        plain = words.split() if len(words.split()) == 2 else ("", "")
-        return number(paper_number(name, Cell(*plain)))
-
-    records.report_mini(
-        found,
-        title="Self-pretraining",
-        script=__file__,
-        tasks=TASKS,
-        titles=data.TITLES,
-        variants=[],
-        label=lambda r: label(cells[r["run"]]),
-        recipe=lambda r: with_pretraining(*recipe(r["task"], cells[r["run"]], mini=True)),
-        paper=paper,
-        claims=CLAIMS,
-        path=args.out / "spt-mini.png",
-    )
-
-
-def judge(full, cells):
-    """Print the claims at the paper's budget; a training accuracy takes the place of the test accuracy."""
-    groups = {}
-    for r in full:
-        words, curve = label(cells[r["run"]]), r.get("train_curve", [])
-        values = {"": r["test_acc"], ", training": r.get("train_acc")}
-        values |= {", training 5": curve[4]} if len(curve) > 4 else {}
-        for what, value in values.items():
-            groups.setdefault((r["task"], words + what), []).append(r | {"test_acc": value})
-    rows = records.judged(FULL_CLAIMS, groups)
-    print(
-        "### Claims\n\n" + markdown(["claim (paper)", "measured (points)", "claimed", "verdict"], rows) + "\n"
-    )
 
 
 def pick(found, name, cell):
     """The records of one task and exactly one cell, of one recipe, marked as having a place in the report."""
-    mine = [r for r in found if (r["task"], r["model"], r["cell"]) == (name, cell.model, cell.label())]
+    mine = [r for r in found if r["task"] == name and Cell(r["model"], **r["cell"]) == cell]
     for r in mine:
         r["in a table"] = True
     return records.best_recipe(mine)
 
 
-def average(found, tasks, cell):
-    """Mean over tasks of the mean over seeds, in percent; None unless every task has records."""
-    groups = [pick(found, name, cell) for name in tasks]
+def average(found, name, cell):
+    """Mean over seeds, and over tasks if `name` is one of MEANS, in percent; None where some are missing."""
+    groups = [pick(found, task, cell) for task in MEANS.get(name, [name])]
     return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else None
 
 
 def shown(value):
-    return "—" if value is None else value if isinstance(value, str) else f"{value:.2f}"
+    return f"{value:.2f}" if isinstance(value, float) else value or "—"
 
 
-def table(title, found, header, rows, more=()):
-    """Print ours beside the paper's. rows: (words, [(tasks, cell, the paper's number), ...]); several tasks
-    are averaged. Rows without any number are left out, and so is a table without rows."""
-    lines = [[words, *map(shown, values), *["—"] * (len(header) - 1 - len(values))] for words, values in more]
-    for words, entries in rows:
-        texts = []
-        for tasks, cell, paper in entries:
-            one = len(tasks) == 1
-            ours = summary(pick(found, *tasks, cell)) if one else shown(average(found, tasks, cell))
-            texts.append(f"{ours} / {shown(paper)}")
+def table(title, found, columns, rows):
+    """Print ours beside the paper's: columns are tasks or MEANS, rows are cells or names of the literature.
+    Rows without any number are left out, and so is a table without rows."""
+    lines = []
+    for row in rows:
+        words, texts = label(row) if isinstance(row, Cell) else row, []
+        for name in columns:
+            mine = shown(average(found, name, row)) if name in MEANS else summary(pick(found, name, row))
+            texts.append(f"{mine} / {shown(PAPER.get(words, {}).get(name))}")
         if {*texts} != {"— / —"}:
             lines.append([words, *texts])
     if lines:
-        print(f"### {title}\n\n{markdown(header, lines)}\n")
-
-
-def grid(title, found, tasks, cells, columns):
-    """A table of ours alone: a row for each task and cell, a column for each change of the cell."""
-    rows = [
-        (
-            name_of(name, cell.model, cell.objective),
-            [([name], cell._replace(**change), None) for change in columns.values()],
-        )
-        for name, cell in product(tasks, cells)
-    ]
-    table(title, found, ["", *columns], rows)
-
-
-def name_of(*words):
-    return ", ".join((NAMES | data.TITLES).get(word, word) for word in words)
+        print(f"### {title}\n\n{markdown(['', *(data.TITLES.get(name, name) for name in columns)], lines)}\n")
 
 
 def figure1(args, found):
-    """Tables 1 and 2, and the bars of Figure 1."""
-    beyond = {(m, o): (None,) * 8 for m in ("rotary", "s4", "mega", "gmlp") for o in OBJECTIVES}
-    tables = TABLE1 | {("transformer", "multitask"): (None,) * 7}, TABLE2 | beyond | TABLE2
-    columns = {name: [name] for name in MEAN6} | {"mean": MEAN6, "pathx256": ["pathx256"]}
-    header = ["", *(data.TITLES.get(name, name) for name in columns)]
-    for title, numbers in zip(("Table 1: models of Tay et al.'s size", "Table 2: larger models"), tables):
-        rows = [
-            (name_of(*key), [(tasks, Cell(*key), paper) for tasks, paper in zip(columns.values(), papers)])
-            for key, papers in numbers.items()
-        ]
-        n, mega = len(rows[0][1]), "2" in title
-        more = [(words, row) for words, row in LITERATURE.items() if ("MEGA" in words) == mega]
-        table(title, found, header[: n + 1], rows, more)
     bars = {
-        "Transformer, LRA mean\n(Tay size; rotary)": (MEAN6, "mean", "transformer", "rotary"),
-        "S4\nLRA mean": (MEAN6, "mean", "s4", "s4"),
-        "S4\nPath-X-256": (["pathx256"], "pathx256", "s4", "s4"),
+        "Transformer, LRA mean\n(Tay size; rotary)": ("mean", "transformer none", "rotary masked"),
+        "S4\nLRA mean": ("mean", "s4 none", "s4 masked"),
+        "S4\nPath-X-256": ("pathx256", "s4 none", "s4 masked"),
     }
-    for words, (tasks, column, before, after) in bars.items():
-        arms = Cell(before, "none"), Cell(after, "masked")
-        bars[words] = [(paper_number(column, cell), average(found, tasks, cell)) for cell in arms]
-    bar_figure(args, 1, bars, "Scratch against self-pretraining")
+    bar_figure(args, 1, found, bars, "Scratch against self-pretraining")
 
 
 def figure2(args, found):
-    """Table 7, and the bars of Figure 2."""
-    rows, bars = [], {}
-    for (model, init), papers in TABLE7.items():
-        for objective, paper in zip(("none", "masked"), papers):
-            cell = Cell(model, objective, init)
-            entries = [([name], cell, number(paper_number(name, cell))) for name in TASKS4]
-            rows.append((name_of(model, init, objective), [*entries, (TASKS4, cell, paper)]))
-            values = bars.setdefault(f"{NAMES[model]}\n{init} init", [])
-            values.append((paper, average(found, TASKS4, cell)))
-    title = "Table 7: initialisation (paper: from its text; DLR from scratch, the better start: about 77)"
-    table(title, found, ["", *(data.TITLES[n] for n in TASKS4), "mean"], rows)
-    bar_figure(args, 2, bars, "Initialisation: mean of ListOps, Text, Image, Path-X")
+    bars = {
+        f"{model.upper()}\n{init} init": ("mean of 4", f"{model} none{words}", f"{model} masked{words}")
+        for model, (init, words) in product(("s4", "dlr"), (("structured", ""), ("random", " random")))
+    }
+    bar_figure(args, 2, found, bars, "Initialisation: mean of ListOps, Text, Image, Path-X")
 
 
 def figure3(args, found):
-    """Figure 3: S4 on fractions of the data (the paper's points are not transcribed)."""
-    columns = {f"{100 * f:g} %": {"fraction": f} for f in FRACTIONS}
-    cells = [Cell("s4", objective) for objective in ("none", "masked")]
-    grid("Figure 3: S4 on fractions of the data", found, DATA_SCALE, cells, columns)
+    """S4 on fractions of the data (the paper's points are not transcribed)."""
     curves, gains = [], []
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
-        lines = [{f: average(found, [name], cell._replace(fraction=f)) for f in FRACTIONS} for cell in cells]
-        lines = [{f: value for f, value in line.items() if value is not None} for line in lines]
-        lines.append({f: 100 * (lines[1][f] / lines[0][f] - 1) for f in lines[0] if f in lines[1]})
-        for line, style, words in zip(lines, ("o--", "o-", "o-"), (*map(label, cells), "gain")):
-            to = gains if words == "gain" else curves
-            to += [(line, style, colour, f"{data.TITLES[name]}, {words}")] if line else []
+        cells = {(o, f): Cell("s4", o, fraction=f) for o in ("none", "masked") for f in FRACTIONS}
+        ours = {key: value for key, cell in cells.items() if (value := average(found, name, cell))}
+        none, spt = ({f: y for (o, f), y in ours.items() if o == arm} for arm in ("none", "masked"))
+        gain = {f: 100 * (spt[f] / none[f] - 1) for f in none if f in spt}
+        curves += [(none, "o--", colour, f"{data.TITLES[name]}, from scratch")]
+        curves += [(spt, "o-", colour, f"{data.TITLES[name]}, after SPT")]
+        gains += [(gain, "o-", colour, data.TITLES[name])]
     panels = {"test accuracy (%)": curves, "relative gain (%)": gains}
     draw_lines(args, 3, panels, dict(xlabel="share of the training examples", xscale="log"))
 
@@ -1040,56 +846,22 @@ def figure4(args, found):
 
 
 def figure5(args, found):
-    """Table 8, and the curves of Figure 5. Image may have been pretrained with either loss."""
-    cells = [Cell(m, "masked", image_loss=loss) for m in ("transformer", "s4") for loss in ("ce", "l1")]
-    scratch, *shares = (
-        {"share": 0.0, "objective": "none", "image_loss": "l1"},
-        *({"share": s} for s in SHARES[1:]),
-    )
-    columns = {f"{100 * change['share']:g} % of the epochs": change for change in (scratch, *shares)}
-    grid("Table 8: 30 epochs of Text or 150 of Image, shared with pretraining", found, TIED, cells, columns)
+    """Training accuracy against epochs; Image's symbols were restored as classes."""
     panels = {}
     for name in TIED:
-        alone = pick(found, name, Cell("transformer", **scratch))
-        spt = [r for cell in cells[:2] for r in pick(found, name, cell._replace(share=SHARES[1]))]
+        alone = pick(found, name, Cell("transformer", "none", share=0.0))
+        loss = "ce" if name == "image" else "l1"
+        spt = pick(found, name, Cell("transformer", "masked", share=SHARES[1], image_loss=loss))
         if alone and spt:
-            first = spt[0]["pretraining"]["train_curve"]
+            curves = [alone[0]["train_curve"], spt[0]["pretraining"]["train_curve"], spt[0]["train_curve"]]
+            starts = 1, 1, 1 + len(curves[1])
+            lines = [{x: 100 * y for x, y in enumerate(*both)} for both in zip(curves, starts)]
+            looks = ("--", records.BLUE), ("-", records.ORANGE), ("-", records.BLUE)
+            names = "from scratch", "restoring masked symbols", "fine-tuning"
             panels[f"Transformer on {data.TITLES[name]}: training accuracy (%)"] = [
-                (by_epoch(alone[0]["train_curve"]), "--", records.BLUE, "from scratch"),
-                (by_epoch(first), "-", records.ORANGE, "restoring masked symbols"),
-                (by_epoch(spt[0]["train_curve"], len(first)), "-", records.BLUE, "fine-tuning"),
+                (line, *look, words) for line, look, words in zip(lines, looks, names)
             ]
     draw_lines(args, 5, panels, dict(xlabel="epoch"))
-
-
-def by_epoch(curve, start=0):
-    return {start + epoch: 100 * value for epoch, value in enumerate(curve, 1)}
-
-
-def draw_lines(args, key, panels, axes):
-    """A figure of panels {y label: [({x: y}, style, colour, label), ...]}, if there is anything to show."""
-    if not any(panels.values()):
-        return
-    figure, found = records.pyplot().subplots(
-        1, len(panels), figsize=(10, 3.8), squeeze=False, layout="constrained"
-    )
-    for (words, lines), axis in zip(panels.items(), found[0]):
-        for line, style, colour, name in lines:
-            axis.plot(*zip(*line.items()), style, color=colour, label=name)
-        axis.set(ylabel=words, **axes)
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    records.save_figure(figure, args.out / f"spt_figure{key}.png")
-
-
-def further(args, found):
-    """Table 9, appendices C.1.2 and C.1.1, and Table 3's sCIFAR."""
-    cells = [Cell(model, objective) for model in SIZES for objective in ("none", "masked")]
-    grid("Table 9 and C.1.2: parameters", found, SIZED, cells, {size: {"size": size} for size in SIZES["s4"]})
-    cells = [Cell(model, "masked") for model in MODELS]
-    grid("C.1.1: pooling after masked SPT", found, MEAN6, cells, {p: {"pooling": p} for p in POOLINGS})
-    rows = [(name_of(*key), [(["scifar"], Cell(*key), paper)]) for key, paper in SCIFAR.items()]
-    table("Table 3, sCIFAR (the paper's text: about 79; S4: 91.7 or 91.8)", found, ["", "sCIFAR"], rows)
 
 
 def others(found, cells):
@@ -1111,19 +883,32 @@ def others(found, cells):
     records.print_reduced(title, [*rows.values()], variant, lambda r: {}, data.TITLES)
 
 
-def bar_figure(args, key, bars, title, bottom=40):
-    """bars {label: [(paper, ours) from scratch, after SPT]}: bars for the paper, dots for ours."""
+def draw_lines(args, key, panels, axes):
+    """A figure of panels {y label: [({x: y}, style, colour, label), ...]}, if there are points."""
+    if not any(line for lines in panels.values() for line, *_ in lines):
+        return
+    plt, size = records.pyplot(), (10, 3.8)
+    figure, found = plt.subplots(1, len(panels), figsize=size, squeeze=False, layout="constrained")
+    for (words, lines), axis in zip(panels.items(), found[0]):
+        for line, style, colour, name in lines:
+            axis.plot(line.keys(), line.values(), style, color=colour, label=name if line else None)
+        axis.set(ylabel=words, **axes)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    records.save_figure(figure, args.out / f"spt_figure{key}.png")
+
+
+def bar_figure(args, key, found, bars, title, bottom=40):
+    """bars {label: (task or mean, cell from scratch, cell after SPT)}: bars for the paper, dots for ours."""
     figure, axis = records.pyplot().subplots(figsize=(7.5, 4), layout="constrained")
-    arms = ("from scratch", records.GREY, "//"), ("self-pretrained", records.BLUE, None)
-    for i, (arm, colour, hatch) in enumerate(arms):
+    for i, (arm, colour) in enumerate((("from scratch", records.GREY), ("self-pretrained", records.BLUE))):
         places = [x + 0.36 * (i - 0.5) for x in range(len(bars))]
-        paper, ours = zip(*(values[i] for values in bars.values()))
-        heights = [value or 0.0 for value in paper]
-        axis.bar(places, heights, 0.34, color=colour, hatch=hatch, edgecolor="white", label=f"{arm}, paper")
+        paper = [paper_number(name, words[i]) for name, *words in bars.values()]
+        ours = [average(found, name, Cell(*words[i].split())) for name, *words in bars.values()]
+        axis.bar(places, [value or 0.0 for value in paper], 0.34, color=colour, label=f"{arm}, paper")
         for x, value in zip(places, paper):  # at the foot of the bar: our dot lies near its top
             text = "not tran-\nscribed" if value is None else f"{value:.1f}"
-            box = dict(facecolor="white", edgecolor="none", pad=1.5)
-            axis.text(x, bottom + 1.5, text, ha="center", fontsize=8, bbox=box)
+            axis.text(x, bottom + 1.5, text, ha="center", fontsize=8, backgroundcolor="white")
         dots = [(x, value) for x, value in zip(places, ours) if value is not None]
         if dots:
             axis.scatter(*zip(*dots), color=records.ORANGE, edgecolor="black", zorder=3, label=f"{arm}, ours")
@@ -1133,7 +918,38 @@ def bar_figure(args, key, bars, title, bottom=40):
     records.save_figure(figure, args.out / f"spt_figure{key}.png")
 
 
-SECTIONS = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5, "further": further}
+def literature(numbers):
+    return [words for words in numbers if words.split()[0] not in MODELS]
+
+
+def arms(*models):
+    return [Cell(model, objective) for model in models for objective in OBJECTIVES]
+
+
+# fmt: off
+SIZED_CELLS = [Cell(m, o, size=size) for m, o, size in product(SIZES, ("none", "masked"), SIZES["s4"])]
+TABLES = {  # of each --figure: (title, columns, rows)
+    "1": [("Table 1: models of Tay et al.'s size", (*MEAN6, "mean"),
+           literature(TABLE1) + arms("transformer")),
+          ("Table 2: larger models", (*MEAN6, "mean", "pathx256"),
+           literature(TABLE2) + arms("rotary", "s4", "mega", "gmlp")),
+          ("Table 3 (S4: 91.7 or 91.8)", ["scifar"], arms("rotary", "s4"))],
+    "2": [("Table 7: initialisation (DLR from scratch, the better start: about 77)", (*TASKS4, "mean of 4"),
+           [Cell(m, o, i) for m, i, o in product(("s4", "dlr"), INITS, ("none", "masked"))])],
+    "3": [("Figure 3: fractions of the data", DATA_SCALE,
+           [Cell("s4", o, fraction=f) for o, f in product(("none", "masked"), FRACTIONS)])],
+    "5": [("Table 8: 30 epochs of Text or 150 of Image, shared with pretraining", TIED,
+           [Cell(m, "masked" if share else "none", share=share, image_loss=loss)
+            for m, share, loss in product(("transformer", "s4"), SHARES, ("l1", "ce"))])],
+    "table9": [("Table 9: parameters", ["image"], SIZED_CELLS)],
+    "size": [("C.1.2: parameters", ["listops", "text"], SIZED_CELLS)],
+    "pooling": [("C.1.1: pooling", MEAN6,
+                 [Cell(m, "masked", pooling=p) for m, p in product(MODELS, POOLINGS)])],
+    "time": [("D: TRAINING accuracy at equal time (at most 52; 78)", ["pathx"],
+              [Cell("transformer", "none", share=0.0), Cell("transformer", "masked", share=0.5)])],
+}
+# fmt: on
+DRAWN = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5}
 
 # ------------------------------------------------------------------------------------------ command line
 
@@ -1149,33 +965,27 @@ FIGURES = {
     "pooling": dict(task=MEAN6, objective=("masked",), pooling=POOLINGS),  # appendix C.1.1
     "time": dict(task=("pathx",), share=(0.0, 0.5), hours=48),  # appendix D
 }
+DEFAULTS = dict(model=("transformer",), objective=("none", "masked"), init=("structured",))
+CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"], pooling=POOLINGS)
 
 
 def cells(args, name):
     """The cells that the flags ask for on one task, each once."""
-    preset = FIGURES.get(args.figure, {})
+    preset = DEFAULTS | ({"objective": ("masked",)} if args.smoke else {}) | FIGURES.get(args.figure, {})
     if name not in preset.get("task", TASKS):
         return []
-
-    def values(flag, default, every=None):
-        chosen = getattr(args, flag) or preset.get(flag) or default
-        return common.chosen(chosen, every) if every else chosen
-
-    wanted = values("model", ("transformer",), MODELS)
-    there = [model for model in wanted if has_recipe(name, model, args.mini)]
-    if len(there) < len(wanted):
-        missing = ", ".join(model for model in wanted if model not in there)
-        print(f"{data.TITLES[name]}: there is no recipe for {missing}, left out")
+    wanted = {}
+    for flag in ("model", "objective", "init", "fraction", "share", "size", "pooling"):
+        given = getattr(args, flag)
+        if given and flag in CHOICES:
+            given = common.chosen(given, CHOICES[flag])
+        wanted[flag] = given or preset.get(flag, (None,))
+    missing = [model for model in wanted["model"] if not has_recipe(name, model, args.mini)]
+    if missing:
+        print(f"{data.TITLES[name]}: there is no recipe for {', '.join(missing)}, left out")
+        wanted["model"] = [model for model in wanted["model"] if model not in missing]
     found = []
-    for model, objective, init, fraction, share, size, pooling in product(
-        there,
-        values("objective", ("masked",) if args.smoke else ("none", "masked"), OBJECTIVES),
-        values("init", ("structured",), INITS),
-        values("fraction", (None,)),
-        values("share", (None,)),
-        values("size", (None,), SIZES["s4"] if args.size else None),
-        values("pooling", (None,)),
-    ):
+    for model, objective, init, fraction, share, size, pooling in product(*wanted.values()):
         if size and (name not in SIZED or model not in SIZES):
             raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
         if share == 0 and objective != "multitask":  # no epochs for a first half
@@ -1183,7 +993,7 @@ def cells(args, name):
         if share is not None and objective in ALONE:
             share = 0.0
         if args.mini:  # its defaults
-            share = None if objective in ALONE or share == MINI_SHARE else share
+            share = None if objective in ALONE or share == MINI["share"] else share
             fraction = None if fraction == 1 else fraction
         loss = args.image_loss or ("ce" if args.figure == "5" else "l1")
         loss = loss if name == "image" and objective != "none" else "l1"
@@ -1192,56 +1002,9 @@ def cells(args, name):
 
 
 def has_recipe(name, model, mini):
-    table = MINI if mini and model in MINI_MODELS else {} if mini else MODELS[model]
-    return bool(table and table["depth"][TASKS.index(name)])
-
-
-def make_parser():
-    parser = common.make_parser(__doc__, TASKS, techniques=False)
-    fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
-    share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
-    positive = common.positive_float
-    # fmt: off
-    add = partial(parser.add_argument, nargs="+")
-    add("--model", choices=[*MODELS, "all"], metavar="MODEL",
-        help=f"{', '.join(MODELS)}, or all (default transformer)")
-    add("--objective", choices=[*OBJECTIVES, "all"], metavar="OBJ",
-        help="none (from scratch), masked, causal, multitask, or all (default none masked)")
-    add("--init", choices=[*INITS, "all"], metavar="INIT",
-        help="structured (default), or random: every parameter from N(0, 0.1^2)")
-    add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
-    add("--share", type=share, metavar="S",
-        help="share of --epochs, --steps and --hours, which are totals then, for the pretraining: in [0, 1)")
-    add("--size", choices=[*SIZES["s4"], "all"], metavar="P",
-        help=f"parameters of rotary and s4 on Image, Text, ListOps: {', '.join(SIZES['s4'])}, or all")
-    add("--pooling", choices=POOLINGS, metavar="POOL", help="mean, max or last, of what learns labels")
-    add = parser.add_argument
-    add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
-    add("--lr-pretrain", type=positive, metavar="LR", help="learning rate of pretraining")
-    add("--hours", type=positive, metavar="H", help="end each half after H hours (paper: 24)")
-    add("--image-loss", choices=("l1", "ce"),
-        help="restore Image's pixels as values (l1, default) or as 256 classes (ce, default of --figure 5)")
-    add("--augment", choices=("flip", "d4"), help="training augmentation of grey images (paper B has none)")
-    add("--figure", choices=[*FIGURES], help="run the cells of a figure or appendix, or report only it")
-    # fmt: on
-    return parser
-
-
-def main(argv=None):
-    args = common.parse_args(make_parser(), argv)
-    args.pretrained = set()
-    with common.exit_cleanly(data.DataError):
-        if args.report is not None:
-            return report(args)
-        args.hours = args.hours or FIGURES.get(args.figure, {}).get("hours")
-        names = common.chosen(args.task, TASKS)
-        chosen = [(name, cell) for name in names for cell in cells(args, name)]
-        check(args, chosen)
-        names = data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
-        records.run_cells(args, chosen, run_cell, data.DataError)
-        if args.mini:
-            args.report = []
-            report(args)
+    if mini:
+        return name in MINI_EPOCHS and model in MINI_MODELS
+    return MODELS[model]["depth"][TASKS.index(name)] is not None
 
 
 def check(args, chosen):
@@ -1259,6 +1022,49 @@ def check(args, chosen):
         raise UserError("shares need --epochs or --steps of at least 2, one for each half")
     if args.epochs and not shares and not args.mini and len({cell.objective for _, cell in chosen}) > 1:
         print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
+
+
+def make_parser():
+    parser = common.make_parser(__doc__, TASKS, techniques=False)
+    fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
+    share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
+    # fmt: off
+    add = partial(parser.add_argument, nargs="+")
+    add("--model", choices=[*MODELS, "all"], metavar="MODEL",
+        help=f"{', '.join(MODELS)}, or all (default transformer)")
+    add("--objective", choices=[*OBJECTIVES, "all"], help="(default none, which is from scratch, and masked)")
+    add("--init", choices=[*INITS, "all"], help="random: all parameters N(0, 0.1^2) (default structured)")
+    add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
+    add("--share", type=share, metavar="S",
+        help="share of --epochs, --steps and --hours, which are totals then, for the pretraining: in [0, 1)")
+    add("--size", choices=[*SIZES["s4"], "all"], help="parameters of rotary and s4 on Image, Text, ListOps")
+    add("--pooling", choices=[*POOLINGS, "all"], help="of what learns labels")
+    add = parser.add_argument
+    add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
+    add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
+    add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
+    add("--image-loss", choices=("l1", "ce"),
+        help="restore Image's pixels as values (l1, default) or as 256 classes (ce, default of --figure 5)")
+    add("--augment", choices=("flip", "d4"), help="training augmentation of grey images (paper B has none)")
+    add("--figure", choices=[*FIGURES], help="run the cells of a figure or appendix, or report only it")
+    # fmt: on
+    return parser
+
+
+def main(argv=None):
+    args = common.parse_args(make_parser(), argv)
+    args.pretrained = set()
+    with common.exit_cleanly(data.DataError):
+        if args.report is not None:
+            return report(args)
+        args.hours = args.hours or FIGURES.get(args.figure, {}).get("hours")
+        chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
+        check(args, chosen)
+        data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
+        records.run_cells(args, chosen, run_cell, data.DataError)
+        if args.mini:
+            args.report = []
+            report(args)
 
 
 if __name__ == "__main__":

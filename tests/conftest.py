@@ -1,4 +1,4 @@
-"""What the tests share. They compute on the CPU, where runs are equal bit for bit, whatever the machine has."""
+"""What the tests share. They compute on the CPU, where runs are equal bit for bit."""
 
 import argparse
 import functools
