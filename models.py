@@ -1,9 +1,9 @@
 """Every layer of the two papers, one sequence model around them, and its heads; needs torch, nothing else.
 
 Every block but attention mixes positions by a convolution: short (ConvBlock), long with an explicit kernel(L)
-(gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or long and run as a recurrence (S5, LRU). minGRU is
-the exception: a recurrence whose gates depend on the input. One section for each family, the kernel function
-above its block: a family can be copied out together with the first two sections.
+(gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or long and run as a recurrence (S5, LRU); minGRU's
+recurrence has gates that read the input. One section for each family, the kernel function above its block: a
+family can be copied out together with the first two sections.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -49,19 +49,16 @@ def zero_padding(x, mask):
 
 
 def surely_full(mask):
-    """True only if the mask is known, without waiting for the device, to be all True: it is one stored value
-    repeated (data.full_mask makes such), or it is on a CPU and not in a compiled graph, which cannot branch
-    on values. Attention without a mask is open to faster kernels."""
+    """True only if the mask is known, without waiting for a GPU, to be all True: one stored value repeated
+    (data.full_mask), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
     if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
         return True
     return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
 
 
 def pool_positions(x, mask, pooling="mean"):
-    """Summary (B, D) of x (B, L, D) over the valid positions of mask (B, L): "mean", "max" or "last".
-
-    Computed in at least float32: a bf16 sum over 4,096 positions would lose the small contributions.
-    """
+    """Summary (B, D) of x (B, L, D) over the valid positions of mask (B, L): "mean", "max" or "last". In at
+    least float32: a bf16 sum over 4,096 positions would lose the small contributions."""
     x = at_least_float32(x)
     if pooling == "mean":
         return zero_padding(x, mask).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
@@ -257,8 +254,8 @@ def add_at_lag_0(kernel, x):
 class ConvolveFFT(torch.autograd.Function):
     """Circular convolution over n of u (B, H, L), zero-padded, with kernel (C, n); its first L positions.
 
-    torch's own derivative of rfft runs full complex transforms; real ones do it in half the time. A GPU keeps
-    u for the gradient, not its spectrum, which is twice as large: memory for one of five transforms.
+    torch's own derivative of rfft runs complex transforms, which take twice as long. A GPU keeps u for the
+    gradient, not its spectrum, which is twice as large.
     """
 
     @staticmethod
@@ -285,12 +282,11 @@ def tiled(x, kernel):
 
 
 def power_table(log_pole, exponents):
-    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole.
-
-    The angles of complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 has an error
-    of 0.006. (Not on Apple's GPUs, which have no float64.)
-    """
-    wide = torch.complex128 if log_pole.is_complex() and log_pole.device.type != "mps" else log_pole.dtype
+    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole. Angles of
+    complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 is off by 0.006."""
+    wide = log_pole.dtype
+    if log_pole.is_complex() and log_pole.device.type != "mps":  # Apple's GPUs have no float64
+        wide = torch.complex128
     return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
 
 
@@ -298,8 +294,7 @@ def power_sum(c, log_pole, L):
     """K[c, h, l] = Re sum_n c[c, h, n] exp(l log_pole[h, n]), l = 0 .. L - 1, by matrix products.
 
     c (Ch, H, n), log_pole (H, n), both complex or both real -> (Ch, H, L). With l = i T + j the exponential
-    factors into exp(i T log_pole) times exp(j log_pole): two tables of about sqrt(L) columns and one batched
-    real product, O(H n sqrt(L)) memory instead of O(H n L), and no less exact.
+    is exp(i T log_pole) times exp(j log_pole): two tables of about sqrt(L) columns and one real product.
     """
     Ch, H, n = c.shape
     T = 1 << round(math.log2(max(1.0, L * Ch)) / 2)
@@ -337,9 +332,8 @@ def zero_order_hold(Lambda, dt):
 def chunked_conv1d(x, weight, bias, groups=1):
     """F.conv1d with "same" padding for a centred odd kernel that mixes channels: short FFTs (overlap-save).
 
-    y_t = bias + sum_k weight[:, :, k] x[t + k - K // 2]. x (B, L, C), weight (H, C / groups, K), bias (H,)
-    -> (B, L, H). Windows of n positions, one every n - K + 1, meet the kernel in the frequency domain. On a
-    CPU, float32, 64 -> 128 channels, three times as fast as the direct form for K = 31, two for K = 15.
+    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H). Windows of n positions, one every n - K +
+    1, meet the kernel in the frequency domain: on a CPU 3 times as fast as F.conv1d for K = 31, 2 for K = 15.
     """
     x, weight = at_least_float32(x), at_least_float32(weight)
     L, K = x.shape[1], weight.shape[2]
@@ -398,11 +392,8 @@ def taps_of_conv(conv, L):
 
 
 def rotary_frequencies(width, base=10000.0, disable_half=False):
-    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1.
-
-    disable_half (paper A, Table 5) sets every EVEN index to zero, the fastest one among them, so that half of
-    the channels carry no position.
-    """
+    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1. disable_half (paper A, Table 5) sets every EVEN
+    index to zero, the fastest one among them, so that half of the channels carry no position."""
     theta = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     if disable_half:
         theta[::2] = 0
@@ -411,9 +402,7 @@ def rotary_frequencies(width, base=10000.0, disable_half=False):
 
 def rotate(x, theta):
     """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2.
-
-    Phases in at least float32: in bf16 they would be wrong by whole turns at L = 4,096. -> as x, in its type.
-    """
+    Phases in at least float32: in bf16 they would be wrong by whole turns at L = 4,096."""
     phase_type = torch.promote_types(theta.dtype, torch.promote_types(x.dtype, torch.float32))
     t = torch.arange(x.shape[-2], device=x.device, dtype=phase_type)
     phase = torch.outer(t, theta.to(phase_type))
@@ -465,16 +454,13 @@ def keys_to_see(mask, rows=1, first=0, causal=False, band=None):
 class Attention(nn.Module):
     """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
-    kind          "softmax", or "linear": see linear_attention. O(L D^2 / heads)
-    rotary        None; "full": paper A's, over the full width before the split into heads, so that the first
-                  head turns fast and the last one slowly; "heads": the usual one, every head with all
-                  frequencies (paper B)
-    disable_half, base: of the rotary frequencies, see there
-    causal        position t attends to positions up to t
-    window        None, or block-local attention for Path-X, see local_attention. O(L window D)
-    band          None, or an exact window: position t attends to t - band .. t + band. Meant for L <= 1,024:
-                  all scores are made, the others masked
-    Linear maps with bias, torch's default init.
+    kind    "softmax", or "linear": see linear_attention, not causal
+    rotary  None; "full": paper A's, over the full width before the split into heads, so that the first head
+            turns fast and the last one slowly; "heads": the usual one, every head has all frequencies (paper
+            B). disable_half, base: see rotary_frequencies
+    causal  position t attends to positions up to t
+    window  None, or block-local attention for Path-X, see local_attention. O(L window D)
+    band    None, or position t attends to t - band .. t + band; all scores are made, the others masked
     deviation: paper B's code starts q, k, v and o with one and the same matrix and lets its Transformer
     attend to padding; both are accidents.
     """
@@ -484,6 +470,8 @@ class Attention(nn.Module):
         kind="softmax", band=None,
     ):  # fmt: skip
         super().__init__()
+        if kind == "linear" and causal:
+            raise ValueError("linear attention sees the whole sequence; it cannot be causal")
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
         self.kind, self.band = kind, band
         self.frequencies = d_model // heads if rotary == "heads" else d_model, base, disable_half
@@ -501,7 +489,7 @@ class Attention(nn.Module):
             qk = rotate_by(qk, *self.frequencies)
         q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
         if self.kind == "linear":
-            y = linear_attention(q, k, v, mask, self.causal)
+            y = linear_attention(q, k, v, mask)
         elif self.window is not None:
             y = local_attention(q, k, v, mask, self.window, self.causal)
         elif self.causal and self.band is None:  # padding is a suffix: no real position sees it
@@ -513,25 +501,15 @@ class Attention(nn.Module):
 
 
 @full_precision
-def linear_attention(q, k, v, mask, causal=False):
-    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s (causal: s <= t).
+def linear_attention(q, k, v, mask):
+    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s. O(L d^2).
 
-    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). O(L d^2): the sums over s are
-    made once for all t; with causal once for each block of 64 positions, and inside a block all pairs.
-    Source: Katharopoulos et al. 2020.
+    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). Katharopoulos et al. 2020.
     """
     q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
-    k = k * mask[:, None, :, None]
     v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
-    if causal:
-        L = v.shape[2]
-        q, k, v = (F.pad(x, (0, 0, 0, -L % 64)).unflatten(2, (-1, 64)) for x in (q, k, v))
-        before = F.pad((k.mT @ v).cumsum(2)[:, :, :-1], (0, 0, 0, 0, 1, 0))  # (B, heads, blocks, d, d + 1)
-        y = (q @ before + (q @ k.mT).tril() @ v).flatten(2, 3)[:, :, :L]
-    else:
-        y = q @ (k.mT @ v)
-    # An empty sequence has no key at all.
-    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)
+    y = q @ ((k * mask[:, None, :, None]).mT @ v)
+    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)  # an empty sequence has no key
 
 
 def local_attention(q, k, v, mask, block, causal=False):
@@ -553,11 +531,10 @@ class TransformerBlock(ResidualBlock):
     """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
-    conv        None, or taps of a centred convolution in front of the attention, each channel by itself, with
-                its own norm and residual connection: x + conv(LN(x)). Not causal
+    conv        None, or taps of a centred convolution in front, each channel by itself: x + conv(LN(x))
     attention   a module to take the place of Attention, whose arguments are the **options
     Dropout on the residual branches, none inside the feed-forward layer, as in paper A's code.
-    O(L^2 D + L D F). Sources: paper A, Table 5; paper B, Section 3.
+    Sources: paper A, Table 5; paper B, Section 3.
     """
 
     def __init__(
@@ -608,10 +585,9 @@ class GMLPBlock(ResidualBlock):
     d_hidden    H, the width of EACH of Z1 and Z2 (Table 6's H; the paper's shapes contradict its split)
     max_length  longest sequence; the kernel reaches that far to both sides (causal: back only)
     channels    C distinct kernels, channel h uses number h mod C ("independent channels")
-    Init: taps N(0, 1e-5^2), bias 1. The convolution is scaled by a constant 1 / sqrt(n_fft), n_fft the power
-    of two from max_length + taps on, as the authors' orthonormal FFT does: unscaled, the gate would be open
-    within a few steps of AdamW. The block starts close to the identity. O(H L log L + L D H).
-    Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
+    Taps start at N(0, 1e-5^2). The convolution is scaled by 1 / sqrt(n_fft), n_fft the power of two from
+    max_length + taps on, as by the authors' orthonormal FFT: unscaled, the gate would be open within a few
+    steps of AdamW. O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
     def __init__(
@@ -655,8 +631,7 @@ class KernelBlock(ResidualBlock):
     """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR, SGConv and free taps.
 
     kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
-    (lags -1, -2, ...). Dropout after GELU and on the output. Skip D ~ N(0, 1); W: H -> 2 H in torch's default
-    init. O(H L log L + L H^2) plus the kernel.
+    (lags -1, -2, ...). Dropout after GELU and on the output. O(H L log L + L H^2) plus the kernel.
     """
 
     def __init__(self, d_model, causal=False, **residual):
@@ -704,8 +679,7 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
     """C (I - Abar^L) in complex128, the form of the output matrix C that `dplr_kernel` reads and S4 trains.
 
     Lambda, P (H, n), C (Ch, H, n), dt (H,) -> (Ch, H, n). Abar: bilinear transform of diag(Lambda) - P P*
-    over all conjugate pairs. O(H N^3 log L), once at the start: in float32 it would spoil the kernel's 4th
-    digit.
+    over all conjugate pairs. Once, at the start: in float32 it would spoil the kernel's 4th digit.
     """
     Lambda, P, C = (torch.cat([z, z.conj()], -1).to(torch.complex128) for z in (Lambda, P, C))
     A = torch.diag_embed(Lambda) - P.unsqueeze(-1) * P.conj().unsqueeze(-2)
@@ -780,9 +754,8 @@ class S4Block(KernelBlock):
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h = exp(log_dt_h), log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
-    Re Lambda = -exp(log_A_real), C ~ complex normal and stored as C~ = C (I - Abar^max_length), computed once
-    in float64. Both directions share all but C. O(N H L) for the kernel. Source: Gu et al. 2021;
-    state-spaces/s4, version 3.
+    C is stored as C~ = C (I - Abar^max_length). Both directions share all but C.
+    Source: Gu et al. 2021; state-spaces/s4, version 3.
     """
 
     def __init__(
@@ -831,8 +804,8 @@ def diagonal_kernel(Lambda, B, C, dt, L):
 class S4DBlock(KernelBlock):
     """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
-    Lambda starts at S4's, B at 1. Arguments, learning rates and the sharing between directions as in S4Block.
-    O(N H L) as a matrix product. Source: Gu et al. 2022 (S4D), the start "legs"; state-spaces/s4.
+    Lambda starts at S4's ("legs"), B at 1. Arguments, learning rates and sharing between directions as in
+    S4Block. Source: Gu et al. 2022 (S4D); state-spaces/s4.
     """
 
     def __init__(
@@ -861,8 +834,8 @@ class S4DBlock(KernelBlock):
 def dlr_kernel(Lambda, W, L):
     """DLR's kernel: K[c, h, l] = Re sum_j W[c, h, j] exp(l Lambda[j]).
 
-    Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One Lambda serves all features, so one (N, L) table of
-    powers does, the product of two short tables, and the rest is a matrix product. Source: Gupta et al. 2022.
+    Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One (N, L) table of powers, the product of two short
+    ones, serves all features. Source: Gupta et al. 2022.
     """
     Lambda, W = as_complex(Lambda), as_complex(W)
     T = 1 << round(math.log2(L) / 2)
@@ -875,10 +848,9 @@ def dlr_kernel(Lambda, W, L):
 class DLRBlock(KernelBlock):
     """DLR, a diagonal linear RNN: K[h, l] = Re sum_j W[h, j] exp(l Lambda_j), no step size and no B.
 
-    One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2 with A_root^2 = delta / 2,
-    delta log-uniform in [dt_min, dt_max]; Im Lambda_j = 2 pi j / N. W ~ N(0, 1) / N in each part.
-    ssm_lr is that of Lambda and W, which do not decay. O(N H L). Sources: Gupta et al. 2022; paper B, Section
-    3.4.
+    One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2 = -delta / 2 with delta
+    log-uniform in [dt_min, dt_max]. ssm_lr is that of Lambda and W, which do not decay.
+    Sources: Gupta et al. 2022; paper B, Section 3.4.
     deviation: a slip in paper B's code leaves Re Lambda of the first layer at the global rate.
     """
 
@@ -898,8 +870,7 @@ class DLRBlock(KernelBlock):
 
 @full_precision
 def sgconv_kernel(sub_kernels, multiplier, L):
-    """SGConv's kernel before normalisation: S sub-kernels, each of twice the last one's length and lower
-    weight.
+    """SGConv's kernel before normalisation: S sub-kernels, each of twice the last one's length, less weight.
 
     sub_kernels (S, Ch, H, d), multiplier (H,) -> (Ch, H, L), cut or padded to L:
     concat_i multiplier^(S - 1 - i) * stretch(sub_kernels[i], 2^max(0, i - 1)). Source: Li et al. 2022.
@@ -919,8 +890,8 @@ class SGConvBlock(KernelBlock):
     kernel_dim      d; S = 1 + ceil(log2(max_length / d))
     position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
                     constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
-    Init: taps N(0, 1), divided by the norm of the initial kernel, over its full length, per row and feature:
-    a buffer. kernel_lr is that of the taps, which decay. O(H L). Source: Li et al. 2022; ctlllll/SGConv.
+    Taps are divided by the norm of the initial kernel over its full length, per row and feature: a buffer.
+    kernel_lr is that of the taps, which decay. Source: Li et al. 2022; ctlllll/SGConv.
     """
 
     def __init__(
@@ -955,7 +926,7 @@ class FreeBlock(KernelBlock):
     max_length      taps of each row; longer sequences are refused
     threshold       lambda of the soft threshold: most taps start at zero
     kernel_dropout  probability that a tap is left out of a training step (the others grow accordingly)
-    Init: w ~ N(0, 0.002^2). kernel_lr is that of the taps, which do not decay. O(H L log L).
+    kernel_lr is that of the taps, which do not decay.
     Source: Fu et al. 2023 ("Simple Hardware-Efficient Long Convolutions"); HazyResearch/safari.
     """
 
@@ -1005,11 +976,8 @@ def diagonal_scan(v, log_pole):
 
 
 def state_space(u, log_pole, B, C, bidirectional):
-    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: x also from the end, C = [C1, C2].
-
-    u (B, L, H); log_pole (P,), B (P, H), C (H, P), or (H, 2 P), complex -> (B, L, H). Both directions include
-    position t.
-    """
+    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: x also from the end, C = [C1, C2], and
+    both include position t. u (B, L, H); log_pole (P,), B (P, H), C (H, P or 2 P), complex -> (B, L, H)."""
     batch, L, H = u.shape
     v = product(torch.cat([B.real, B.imag]), u.reshape(-1, H).T)
     v = torch.complex(*v.view(2, -1, batch, L)).expand(1 + bidirectional, -1, -1, -1)
@@ -1026,8 +994,8 @@ def product(a, b):
 def s5_apply(u, Lambda, B, C, D, log_step, bidirectional=False):
     """S5's state space, conjugate pairs implied: x_t = pole x_(t-1) + gain B u_t, y = 2 Re(C x) + D u.
 
-    u (B, L, H), Lambda (P,), B (P, H), C (H, P), or (H, 2 P) = [C1, C2] when bidirectional, D (H,), log_step
-    (P,) -> (B, L, H). One step size per state. Source: Smith et al. 2022 (S5).
+    u (B, L, H), Lambda, log_step (P,), B (P, H), C (H, P), or (H, 2 P) when bidirectional, D (H,)
+    -> (B, L, H). Source: Smith et al. 2022 (S5).
     """
     u, Lambda, B, C = at_least_float32(u), as_complex(Lambda), as_complex(B), as_complex(C)
     log_pole, gain = zero_order_hold(Lambda, at_least_float32(log_step).exp())
@@ -1056,12 +1024,10 @@ class S5Block(ResidualBlock):
                     sigma(W2 q)
     c_init          "lecun" or "trunc"; their scales differ by sqrt(H)
     clip_eigs       keep Re Lambda <= -1e-4
-    fast_B          B at the learning rate and decay of the run (recipes "BfastandCdecay") instead of ssm_lr
-                    and none
-    dt_global       log_step at the learning rate of the run instead of ssm_lr
-    Both directions share all but C and both include position t. Zero-order hold. GELU in its tanh form,
-    dropout tied over time, dense layers LeCun normal, all as in the authors' JAX code. O(P L H).
-    Source: Smith et al. 2022; lindermanlab/S5.
+    fast_B          B at the run's learning rate and decay ("BfastandCdecay") instead of ssm_lr and none
+    dt_global       log_step at the run's learning rate instead of ssm_lr
+    Both directions share all but C. GELU in its tanh form, dropout tied over time, dense layers LeCun normal,
+    all as in the authors' JAX code. O(P L H). Source: Smith et al. 2022; lindermanlab/S5.
     deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
     recipe of the run.
     deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
@@ -1088,11 +1054,9 @@ class S5Block(ResidualBlock):
         self.B_weight, self.C_weight = real_parameter(B), real_parameter(C)
         self.skip_weight = nn.Parameter(torch.randn(d_model))
         self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
-        own_optimizer([self.Lambda_real, self.Lambda_imag], ssm_lr)
-        if not dt_global:
-            own_optimizer([self.log_step], ssm_lr)
-        if not fast_B:
-            own_optimizer([self.B_weight], ssm_lr)
+        own = [] if dt_global else [self.log_step]
+        own += [] if fast_B else [self.B_weight]
+        own_optimizer([self.Lambda_real, self.Lambda_imag, *own], ssm_lr)
 
     def Lambda(self):
         real = self.Lambda_real.clamp(max=-1e-4) if self.clip_eigs else self.Lambda_real
@@ -1122,7 +1086,6 @@ def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
 
     lambda = exp(-exp(nu_log) + i exp(theta_log)), no conjugate pairs. u (B, L, H), nu_log, theta_log,
     gamma_log (N,), B (N, H), C (H, N), or (H, 2 N) when bidirectional, D (H,) -> (B, L, H).
-    Source: Orvieto et al. 2023 (LRU).
     """
     u, B, C = at_least_float32(u), as_complex(B), as_complex(C)
     log_pole = torch.complex(-at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp())
@@ -1133,10 +1096,9 @@ def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
 class LRUBlock(ResidualBlock):
     """LRU: see lru_apply, then GLU(W GELU(y)).
 
-    |lambda| is uniform in area on the ring r_min .. r_max, its phase up to max_phase; gamma_log = log sqrt(1
-    - |lambda|^2) at the start, trained; B ~ N(0, 1/(2 H)), C ~ N(0, 1/N) in each part. d_state is N. ssm_lr
-    is that of nu, theta, gamma and B, which do not decay. GELU in its tanh form, dropout tied over time,
-    dense layers LeCun normal, norm momentum .01 (flax's .99). O(N L H).
+    lambda starts uniform in area on the ring r_min .. r_max, its phase up to max_phase; gamma = sqrt(1 -
+    |lambda|^2). d_state is N. ssm_lr is that of nu, theta, gamma and B, which do not decay. GELU in its tanh
+    form, dropout tied over time, dense layers LeCun normal, norm momentum .01 (flax's .99). O(N L H).
     Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
     deviation: two directions as in S5, C of 2 N columns, where the original has one (causal=True).
     deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
@@ -1195,9 +1157,7 @@ class DampedEMA(nn.Module):
     """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x), n exponentials per feature.
 
     kernel(L) -> (D', L), D' = 2 D: forward rows first, then backward ones, both from lag 0; D' = D when
-    causal. truncation cuts the kernel (1,024 in MEGA's LRA recipes, 4,096 for Path-X). Init: alpha, delta ~
-    N(0, 0.2^2), beta ~ N(0, 0.02^2) + (1, -1, 1, ...), gamma, omega ~ N(0, 1): memory of some 38 positions.
-    O(D n L + D L log L).
+    causal. truncation cuts the kernel. It starts with a memory of some 38 positions. O(D n L + D L log L).
     """
 
     def __init__(self, d_model, dim=16, causal=False, truncation=None):
@@ -1224,10 +1184,8 @@ QUERIES_AT_ONCE = 256
 
 def attend_in_pieces(attend, q, k, v, mask):
     """attend(q, k, v, mask, first) of q, k (B, 1, L, Z), v (B, 1, L, E), for 256 queries at a time, from
-    position `first` on, where all scores would take more than 64 MB (GPU: 1 GB).
-
-    Pieces are made again for the gradient. They pay for it by fitting into a CPU's cache.
-    """
+    position `first` on, where all scores would take more than 64 MB (GPU: 1 GB). Pieces are made again for
+    the gradient; they pay for it by fitting into a CPU's cache."""
     if mask.numel() * mask.shape[1] < MOST_SCORES.get(mask.device.type, 1 << 28):
         return attend(q, k, v, mask, 0)
     again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
@@ -1236,21 +1194,19 @@ def attend_in_pieces(attend, q, k, v, mask):
 
 
 class MegaBlock(ResidualBlock):
-    """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own residual
-    and norm.
+    """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own norm.
 
     m = EMA(x'), [u | z r | h] = W m, q and k = z times and plus learned vectors, v = SiLU(W_v x'),
     x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), where x' = norm(x) with prenorm; then
     x + W2 SiLU(W1 norm(x)).
     d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
     attention   "softmax", or "laplace": (1 + erf((s - mu) / (sigma sqrt 2))) / 2, s = q k^T / number of keys
-    max_length  of the relative bias, a number per distance, N(0, 0.02^2); chunk takes its place if given
+    max_length  of the relative bias, a number per distance; chunk takes its place if given
     chunk       None, or attention in chunks of this length that do not see each other
     causal      one-directional EMA, attention to the past only
     ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
     ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
-    Linear maps N(0, 0.02^2), zero bias. O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. No parameter has a
-    learning rate of its own. Source: Ma et al. 2022; facebookresearch/mega.
+    O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. Source: Ma et al. 2022; facebookresearch/mega.
     """
 
     def __init__(
@@ -1383,15 +1339,13 @@ class EMAAttention(nn.Module):
 class EMAAttentionBlock(TransformerBlock):
     """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
 
-    d_ff         width of the feed-forward layer, ReLU
-    d_hidden     E, width of v; d_attention: Z, of q and k; ema_dim: components of the EMA
-    truncation   taps of the EMA's kernel in each direction; None: max_length + 1
-    disable_half, base: of the rotary positions of q and k, see rotary_frequencies. Dropout: see EMAAttention
-    and on both residual branches.
+    d_hidden: E, width of v; d_attention: Z, of q and k; d_ff: of the feed-forward layer, ReLU; truncation:
+    taps of the EMA's kernel in each direction, None: max_length + 1; disable_half, base: of the rotary
+    positions of q and k. Dropout: see EMAAttention and on both residual branches.
     It differs from MegaBlock (Ma et al.) in more than its wrapper. The gate moves the NORMED input, there is
     no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled
     by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
-    O(L^2 (Z + E)). Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
     def __init__(
@@ -1413,8 +1367,7 @@ def linear_scan(a, b):
     """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H).
 
     Neighbours are joined in pairs: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is the
-    same recurrence at half the length. O(B L H) operations in log2(L) rounds. Only products are made, so
-    that 0 <= a <= 1 cannot overflow.
+    same recurrence at half the length. O(B L H) operations in log2(L) rounds.
     """
     L = a.shape[1]
     if L == 1:
@@ -1431,9 +1384,8 @@ class MinGRUBlock(ResidualBlock):
     """minGRU in both directions: h_t = (1 - z_t) h_(t-1) + z_t c_t, z = sigma(W_z x), c = W_c x, then
     GLU(W GELU([h forward; h backward])).
 
-    d_hidden  H, the width of h in each direction, each with maps of its own. Linear maps: torch's default
-    init. causal: forward only. The gates depend on the input, so there is no kernel: what a position forgets
-    is the layer's choice. O(L D H). Source: Feng et al. 2024 ("Were RNNs All We Needed?").
+    d_hidden is H, the width of h in each direction, each with maps of its own; causal: forward only.
+    O(L D H). Source: Feng et al. 2024 ("Were RNNs All We Needed?").
     """
 
     def __init__(self, d_model, d_hidden=256, causal=False, **residual):
@@ -1456,20 +1408,10 @@ class MinGRUBlock(ResidualBlock):
 # ------------------------------------------------------------------------------------------ the model
 
 BLOCKS = {
-    "conv": ConvBlock,
-    "transformer": TransformerBlock,
-    "gmlp": GMLPBlock,
-    "mega": MegaBlock,
-    "ema-attention": EMAAttentionBlock,
-    "s4": S4Block,
-    "s4d": S4DBlock,
-    "s5": S5Block,
-    "lru": LRUBlock,
-    "dlr": DLRBlock,
-    "sgconv": SGConvBlock,
-    "free": FreeBlock,
-    "mingru": MinGRUBlock,
-}
+    "conv": ConvBlock, "transformer": TransformerBlock, "gmlp": GMLPBlock, "mega": MegaBlock,
+    "ema-attention": EMAAttentionBlock, "s4": S4Block, "s4d": S4DBlock, "s5": S5Block, "lru": LRUBlock,
+    "dlr": DLRBlock, "sgconv": SGConvBlock, "free": FreeBlock, "mingru": MinGRUBlock,
+}  # fmt: skip
 
 # How the vectors (B, 2, D) of two documents become one: paper A, paper B.
 PAIRS = {
@@ -1487,13 +1429,6 @@ CHOICES = {
 }
 
 
-@functools.cache
-def keep_out_of_graphs():
-    """Once, when something is compiled: as decorators these would import the compiler with every script."""
-    for name in ("long_conv", "power_sum", "dlr_kernel"):
-        globals()[name] = torch.compiler.disable(globals()[name])
-
-
 class SequenceModel(nn.Module):
     """Embed -> `depth` equal blocks -> features; pooled for classification, position-wise for denoising.
 
@@ -1501,11 +1436,8 @@ class SequenceModel(nn.Module):
     vocab       number of token ids; id 0 is padding
     classes     number of classes; two classes share ONE logit (binary cross-entropy), as in paper A
     docs        sequences per example: 1, or 2 for Retrieval
-    denoise     add the linear D -> vocab head of the denoising losses; denoise_outputs replaces vocab (1 for
-                pixels under an L1 loss, 256 for grey values)
-    pooling     "mean", "max" or "last" over the valid positions
-    input       "tokens" (B, L) int64; "pixels" (B, L, input_channels) float, normalised values and the
-                mask bit, through a linear layer (paper B)
+    denoise     add the linear head D -> vocab of the denoising losses, or D -> denoise_outputs
+    input       "tokens" (B, L) int64; "pixels" (B, L, input_channels) float through a linear layer (paper B)
     position    "none"; "sinusoidal" or "learned", added to the embeddings (learned: N(0, 1), max_length rows,
                 decayed, as in paper A's code); "rotary", "rotary-heads": for the Transformer's attention
     max_length  longest sequence, for a learned position and for blocks whose size depends on it
@@ -1514,7 +1446,6 @@ class SequenceModel(nn.Module):
     pair        what the head of two documents reads, one of PAIRS: paper A's [x;y] -> 512 -> ReLU -> logit,
                 paper B's [u,v,u-v,u*v] -> D -> GELU -> logit
     embedding_std      of the token embedding's entries at the start; None: 1. MEGA (Ma et al.): 1 / sqrt(D)
-    embedding_dropout  on the embedded input. MEGA: .1 on the texts
     """
 
     def __init__(
@@ -1530,9 +1461,7 @@ class SequenceModel(nn.Module):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}")
         if position.startswith("rotary"):
             if block != "transformer":
-                raise ValueError(
-                    f"position {position} needs the transformer's attention; the block is {block}"
-                )
+                raise ValueError(f"position {position} is for the transformer's attention; not for {block}")
             block_args["rotary"] = "full" if position == "rotary" else "heads"
         if max_length is not None and block in ("gmlp", "mega", "ema-attention", "s4", "sgconv", "free"):
             block_args["max_length"] = max_length
@@ -1581,13 +1510,12 @@ class SequenceModel(nn.Module):
     def compile(self, one_length=False, **options):
         """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
         stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        if not one_length:
-            keep_out_of_graphs()
+        for name in () if one_length else ("long_conv", "power_sum", "dlr_kernel"):
+            globals()[name] = torch.compiler.disable(globals()[name])  # a decorator would import the compiler
         super().compile(**options)
 
     def classify(self, features, mask, docs=1):
-        """features (B * docs, L, D), a pair's documents adjacent -> logits (B, classes), or (B, 1) for
-        two."""
+        """features (B * docs, L, D), a pair's documents adjacent -> logits (B, classes), of two (B, 1)."""
         pooled = pool_positions(features, mask, self.pooling)
         if docs == 2:
             pooled = torch.cat(PAIRS[self.pair](*pooled.unflatten(0, (-1, 2)).unbind(1)), -1)

@@ -475,14 +475,17 @@ def naive_transformer(block, x, mask, rotary=None, causal=False, band=None, wind
     [{}, {"rotary": "full"}, {"rotary": "heads"}, {"kind": "linear"}, {"band": 2}, {"band": 0}]
     + [{"window": 4}, {"window": 64}, {"window": 5}],
 )
-@pytest.mark.parametrize("real", [150, 9, 150])
+@pytest.mark.parametrize("real", [12, 9])
 def test_transformers_are_their_explicit_matrices(options, causal, real):
-    L = 150 if options.get("kind") == "linear" else 12  # several of linear attention's blocks
     given = options | {"causal": causal}
+    if causal and "kind" in options:
+        with pytest.raises(ValueError, match="causal"):
+            models.TransformerBlock(8, 6, **given)
+        return
     turned = {"base": 100.0, "disable_half": True} if "rotary" in options else {}
     block = drawn(models.TransformerBlock(8, 6, heads=2, **given, **turned))
-    mask = masked(L, min(real, L))
-    same_gradients(block, randn(2, L, 8), mask, lambda x, mask: naive_transformer(block, x, mask, **given))
+    mask = masked(12, real)
+    same_gradients(block, randn(2, 12, 8), mask, lambda x, mask: naive_transformer(block, x, mask, **given))
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -758,7 +761,6 @@ VARIANTS = {
     "transformer causal": ("transformer", {"d_ff": 32, "causal": True, "position": "rotary"}),
     "transformer local causal": ("transformer", {"d_ff": 32, "window": 8, "causal": True}),
     "transformer linear": ("transformer", {"d_ff": 32, "kind": "linear", "position": "rotary"}),
-    "transformer linear causal": ("transformer", {"d_ff": 32, "kind": "linear", "causal": True}),
     "transformer band": ("transformer", {"d_ff": 32, "band": 3}),
     "transformer band causal": ("transformer", {"d_ff": 32, "band": 3, "causal": True}),
     "transformer conv": ("transformer", {"d_ff": 32, "conv": 5, "position": "rotary"}),
@@ -1108,9 +1110,7 @@ def test_megas_embedding_starts_small_and_is_dropped_in_training():
     torch.testing.assert_close(model.eval()(tokens, mask), embedded)
 
 
-@pytest.mark.parametrize(
-    "name", ["conv", "transformer conv", "ema-attention", "transformer", "mega without ema"]
-)
+@pytest.mark.parametrize("name", ["conv", "transformer conv", "ema-attention", "transformer"])
 def test_taps_are_what_an_impulse_meets(name):
     """By distance; those of long kernels are compared in the tests of exp_kernels."""
     L, block = 24, small_model(name, 1).double().eval().blocks[0]
