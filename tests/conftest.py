@@ -1,4 +1,4 @@
-"""What the tests share. They compute on the CPU, where runs are equal bit for bit."""
+"""What the tests share. They compute on the CPU, bit for bit the same, whatever it has."""
 
 import argparse
 import functools

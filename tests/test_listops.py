@@ -14,8 +14,6 @@ torch.set_num_threads(1)
 
 SYMBOLS = "0 1 2 3 4 5 6 7 8 9 [MAX [MED [MIN [SM ]".split()
 
-# --------------------------------------------------------------------------- plain-Python versions
-
 
 def parse(symbols):
     """Text symbols of one expression -> nested lists ["[MAX", argument, ...]; digits become integers."""
@@ -81,9 +79,6 @@ def uniform(count):
     is passed by chance about once in 10,000 comparisons."""
     expected, cells = sum(count) / len(count), len(count) - 1
     return sum((c - expected) ** 2 for c in count) / expected < cells + 5 * (2 * cells) ** 0.5
-
-
-# ------------------------------------------------------------------------------- generator
 
 
 @pytest.fixture(scope="module")
@@ -156,9 +151,6 @@ def test_splits_have_no_example_in_common():
         assert value(parse(decode(row))) == split.label[-1]
 
 
-# ------------------------------------------------------------------------------- evaluator
-
-
 @pytest.mark.parametrize(
     "text, answer",
     [
@@ -183,9 +175,6 @@ def test_evaluator_by_hand(text, answer):
     together = np.concatenate([encode("[MIN 6 7 ]"), encode(text), encode("[MAX 6 [SM 1 0 ] ]")])
     offsets = np.cumsum([0, 4, len(encode(text)), 7])
     assert listops.evaluate_listops(together, offsets).tolist() == [6, answer, 6]
-
-
-# ------------------------------------------------------------------------------- files
 
 
 def write(path, lines, header="Source\tTarget", end="\n"):
@@ -231,9 +220,6 @@ def test_a_malformed_row_is_named(fault, tmp_path):
     for other in (path, tmp_path / "basic_test.tsv"):
         with pytest.raises(listops.DataError, match="line 1: the file or its header .* is missing"):
             listops.read_listops_tsv(other)
-
-
-# ------------------------------------------------------------------------------- shuffling
 
 
 def batch(examples, length=None):
@@ -313,9 +299,6 @@ def test_shuffling_never_waits_for_the_device(generated):
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         nothing = shuffled(fake.from_tensor(ids), fake.from_tensor(mask))
     assert nothing.shape == ids.shape
-
-
-# ------------------------------------------------------------------------------- root rule
 
 
 def test_the_root_rule_answers_the_commonest_label_of_each_operator():

@@ -106,24 +106,6 @@ def test_a_block_is_what_it_always_was(size, level):
     assert hashlib.sha256(b.images.tobytes() + b.label.tobytes()).hexdigest()[:16] == GOLDEN[size, level]
 
 
-def test_seed_elements_and_angles_that_pass():
-    def element(tab, degree):
-        return set(map(tuple, tab.taps[degree + 180].tolist()))
-
-    t32, t64 = tables(32, 1), tables(64, 1)
-    assert element(t32, -150) == element(t32, -139) == {(0, -1), (0, 0), (1, 1)}
-    assert element(t32, -138) == element(t32, -121) == {(0, 0), (1, 1)}
-    assert element(t32, 0) == {(1, 1), (1, 2), (1, 3)}
-    assert element(t64, -100) == {(-4, 0), (-3, 1), (-2, 0), (-1, 1), (0, 0), (1, 1)}
-    passing = [np.flatnonzero(tables(size, m).seed_passes) - 180 for size, m in ((32, 1), (64, 1), (128, 2))]
-    assert passing[0].tolist() == list(range(-150, -120))
-    assert passing[1].tolist() == [*range(-180, -135), *range(-134, -84)]
-    assert sorted(set(range(-180, 180)) - set(passing[2].tolist())) == list(range(-59, -53))
-    assert tables(128, 3).seed_passes.all()
-    free = tables(32, 1).span[:, passing[0] + 180].prod(0)
-    assert sorted(set(free.tolist())) == [6, 9]
-
-
 @pytest.mark.parametrize("size, rendering", [(16, "lra"), (32, "lra"), (32, "upstream"), (128, "upstream")])
 def test_images_are_the_recorded_paddles_and_markers(size, rendering):
     """Drawn again by the step-by-step version, which knows no distractors: to 32 pixels where there are none,
@@ -205,10 +187,6 @@ def test_pairs_differ_by_one_paddle_between_the_discs():
     assert scaled < 0.2 * len(whole)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Sets on disk
-
-
 def test_a_broken_run_continues_to_the_same_set(tmp_path):
     """After a disk that was full, and after SIGKILL in the middle of a run of two workers."""
     set_ = dict(size=32, level="easy", n=3500, seed=6)
@@ -283,21 +261,21 @@ def test_the_hash_in_a_record(tmp_path, monkeypatch):
     levels = [generate_block(32, level, 0, 0, n=50) for level in pathfinder.FOLDERS]
     digests = [hashlib.sha256(b.images.tobytes() + b.label.tobytes()).hexdigest() for b in levels]
     task = data.load("pathfinder", tmp_path)
-    rows = [b.images[np.sort(data.fixed_order(50)[:40])] for b in levels]
-    assert np.array_equal(task.train.tokens, np.concatenate(rows).reshape(-1))
+    hard, order = levels[2].images.reshape(50, -1), data.fixed_order(50)
+    rows = [b.images.reshape(50, -1)[np.sort(order[:40])] for b in levels]
+    parts = dict(train=np.concatenate(rows), val=hard[np.sort(order[40:45])], test=hard[np.sort(order[45:])])
+    for split, pixels in parts.items():
+        assert np.array_equal(task.splits[split].tokens, pixels.reshape(-1))
+    assert np.array_equal(task.test.label, levels[2].label[np.sort(order[45:])])
     source = task.source
     assert source["hash"] == hashlib.sha256("".join(digests).encode()).hexdigest()
     assert source | dict(hash="") == {
         "from": "generated", "seed": 0, "hash": "", "counts": {"train": 120, "val": 5, "test": 5},
     }  # fmt: skip
     hard = data.load("pathfinder", tmp_path, levels="hard")
-    assert hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest()
-    rows = levels[2].images[np.sort(data.fixed_order(50)[45:])].reshape(-1)
-    assert np.array_equal(hard.test.tokens, rows)
-
-
-# ------------------------------------------------------------------------------------------------------------
-# The official layout
+    assert (
+        hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest() and len(hard.train.label) == 40
+    )
 
 
 @pytest.fixture
