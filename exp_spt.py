@@ -662,8 +662,8 @@ def run_cell(args, name, cell, seed):
 # ------------------------------------------------------------------------------------------ the report
 
 # fmt: off
-# The paper's test accuracies in percent, cells in the words of `label`, other rows the literature's: six tasks,
-# their mean, PathX-256, sCIFAR (Table 3), mean over TASKS4 (Table 7, from the text and Figure 2). None: not
+# The paper's test accuracies in percent, cells in the words of `label`, other rows the literature's: six
+# tasks, mean, PathX-256, sCIFAR (Table 3), mean over TASKS4 (Table 7, from text and Figure 2). None: not
 # transcribed (our copy of the PDF is damaged). CHANCE: its ✗, which counts as 50 in its averages.
 # INFEASIBLE: Transformers on PathX-256, by the caption of a table whose cells are missing.
 CHANCE, INFEASIBLE = "✗", "infeasible"
