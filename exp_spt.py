@@ -661,11 +661,13 @@ def run_cell(args, name, cell, seed):
 # ------------------------------------------------------------------------------------------ the report
 
 # fmt: off
-# The paper's test accuracies in percent, cells in the words of `label`, other rows the literature's. None:
-# not transcribed (our copy of the PDF is damaged). CHANCE: its ✗, which counts as 50 in its averages.
+# The paper's test accuracies in percent, cells in the words of `label`, other rows the literature's: six
+# tasks, mean, PathX-256, sCIFAR (Table 3), mean over TASKS4 (Table 7, from text and Figure 2). None: not
+# transcribed (our copy of the PDF is damaged). CHANCE: its ✗, which counts as 50 in its averages.
 # INFEASIBLE: Transformers on PathX-256, by the caption of a table whose cells are missing.
 CHANCE, INFEASIBLE = "✗", "infeasible"
-TABLE1 = {  # six tasks, mean. From scratch: Tay et al.'s numbers, as in the paper.
+COLUMNS = (*MEAN6, "mean", "pathx256", "scifar", "mean of 4")
+PRINTED = {
     "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE),
     "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71, CHANCE),
     "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34, CHANCE),
@@ -673,19 +675,17 @@ TABLE1 = {  # six tasks, mean. From scratch: Tay et al.'s numbers, as in the pap
     "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE),
     "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE),
     "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE),
-    "transformer none":   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),
+    "transformer none":   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),  # Tay et al.'s, as in the paper
     "transformer masked": ( None,  None,  None,  None,  None,   None,  None),
     "transformer causal": (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
+    # Table 2. PathX of rotary masked follows from the mean.
+    "MEGA (original)":    (63.14, 90.43, 91.25, 90.44, 96.01,  97.98, 88.21),
+    "rotary none":        ( None,  None,  None,  None,  None,   None,  None, INFEASIBLE, 79.0),
+    "rotary masked":      (61.49, 91.02, 91.57, 86.04, 94.16,  92.98, 86.21, INFEASIBLE, 90.3),
+    "s4 none":            (59.60, 86.82, 90.90, 88.65, 94.20,  96.35, 86.09,      67.82, 91.8, 82.8),
+    "s4 masked":          ( None,  None,  None,  None,  None,   None, 86.75,      87.11, None, 84.5),
+    "dlr masked":         ( None,  None,  None,  None,  None,   None,  None,       None, None, 83.4),
 }
-TABLE2 = {  # six tasks, mean, PathX-256. PathX of rotary + masked follows from the mean.
-    "MEGA (original)": (63.14, 90.43, 91.25, 90.44, 96.01, 97.98, 88.21),
-    "rotary none":     ( None,  None,  None,  None,  None,  None,  None, INFEASIBLE),
-    "rotary masked":   (61.49, 91.02, 91.57, 86.04, 94.16, 92.98, 86.21, INFEASIBLE),
-    "s4 none":         (59.60, 86.82, 90.90, 88.65, 94.20, 96.35, 86.09,  67.82),
-    "s4 masked":       ( None,  None,  None,  None,  None,  None, 86.75,  87.11),
-}
-TABLE3 = {"rotary none": 79.0, "rotary masked": 90.3, "s4 none": 91.8}  # sCIFAR
-TABLE7 = {"s4 none": 82.8, "s4 masked": 84.5, "dlr masked": 83.4}  # mean over TASKS4, from text and Figure 2
 
 
 def lead(task, *words):
@@ -711,16 +711,15 @@ CLAIMS = [  # of the mini tier, in points: (words, terms of a signed sum, from, 
 ]
 # fmt: on
 MEANS = {"mean": MEAN6, "mean of 4": TASKS4}  # columns of tables
-PAPER = {words: dict(zip((*MEAN6, "mean", "pathx256"), row)) for words, row in (TABLE1 | TABLE2).items()}
-for column, numbers in (("scifar", TABLE3), ("mean of 4", TABLE7)):
-    for words, number in numbers.items():
-        PAPER.setdefault(words, {})[column] = number
+
+
+def printed(name, words):
+    return dict(zip(COLUMNS, PRINTED.get(words, ()))).get(name)
 
 
 def paper_number(name, words):
     """The paper's accuracy in percent for a task or mean and a cell in the words of `label`, or None."""
-    value = PAPER.get(words, {}).get(name)
-    return value if isinstance(value, float) else None
+    return value if isinstance(value := printed(name, words), float) else None
 
 
 def label(cell):
@@ -766,6 +765,8 @@ def report(args):
         of = [r | {"test_acc": r["train_acc"]} for r in full] if figure == "time" else full
         for title, columns, rows in TABLES.get(figure, ()):
             table(title, of, columns, rows)
+        if figure in BARS:
+            bar_figure(args, figure, full, BARS[figure])
         if figure in DRAWN:
             DRAWN[figure](args, full)
     if not args.figure:
@@ -798,28 +799,11 @@ def table(title, found, columns, rows):
         words, texts = label(row) if isinstance(row, Cell) else row, []
         for name in columns:
             mine = shown(average(found, name, row)) if name in MEANS else summary(pick(found, name, row))
-            texts.append(f"{mine} / {shown(PAPER.get(words, {}).get(name))}")
+            texts.append(f"{mine} / {shown(printed(name, words))}")
         if {*texts} != {"— / —"}:
             lines.append([words, *texts])
     if lines:
         print(f"### {title}\n\n{markdown(['', *(data.TITLES.get(name, name) for name in columns)], lines)}\n")
-
-
-def figure1(args, found):
-    bars = {
-        "Transformer, LRA mean\n(Tay size; rotary)": ("mean", "transformer none", "rotary masked"),
-        "S4\nLRA mean": ("mean", "s4 none", "s4 masked"),
-        "S4\nPath-X-256": ("pathx256", "s4 none", "s4 masked"),
-    }
-    bar_figure(args, 1, found, bars, "Scratch against self-pretraining")
-
-
-def figure2(args, found):
-    bars = {
-        f"{model.upper()}\n{init} init": ("mean of 4", f"{model} none{words}", f"{model} masked{words}")
-        for model, (init, words) in product(("s4", "dlr"), (("structured", ""), ("random", " random")))
-    }
-    bar_figure(args, 2, found, bars, "Initialisation: mean of ListOps, Text, Image, Path-X")
 
 
 def figure3(args, found):
@@ -898,8 +882,8 @@ def draw_lines(args, key, panels, axes):
     records.save_figure(figure, args.out / f"spt_figure{key}.png")
 
 
-def bar_figure(args, key, found, bars, title, bottom=40):
-    """bars {label: (task or mean, cell from scratch, cell after SPT)}: bars for the paper, dots for ours."""
+def bar_figure(args, key, found, bars, bottom=40):
+    """Bars for the paper, dots for ours; `bars` as in BARS."""
     figure, axis = records.pyplot().subplots(figsize=(7.5, 4), layout="constrained")
     for i, (arm, colour) in enumerate((("from scratch", records.GREY), ("self-pretrained", records.BLUE))):
         places = [x + 0.36 * (i - 0.5) for x in range(len(bars))]
@@ -913,13 +897,9 @@ def bar_figure(args, key, found, bars, title, bottom=40):
         if dots:
             axis.scatter(*zip(*dots), color=records.ORANGE, edgecolor="black", zorder=3, label=f"{arm}, ours")
     axis.set_xticks(range(len(bars)), list(bars))
-    axis.set(title=title, ylabel="test accuracy (%)", ylim=(bottom, 100))
+    axis.set(title=f"Figure {key}", ylabel="test accuracy (%)", ylim=(bottom, 100))
     axis.legend(fontsize=8, ncols=2, loc="upper center")
     records.save_figure(figure, args.out / f"spt_figure{key}.png")
-
-
-def literature(numbers):
-    return [words for words in numbers if words.split()[0] not in MODELS]
 
 
 def arms(*models):
@@ -930,9 +910,9 @@ def arms(*models):
 SIZED_CELLS = [Cell(m, o, size=size) for m, o, size in product(SIZES, ("none", "masked"), SIZES["s4"])]
 TABLES = {  # of each --figure: (title, columns, rows)
     "1": [("Table 1: models of Tay et al.'s size", (*MEAN6, "mean"),
-           literature(TABLE1) + arms("transformer")),
+           [*PRINTED][:7] + arms("transformer")),
           ("Table 2: larger models", (*MEAN6, "mean", "pathx256"),
-           literature(TABLE2) + arms("rotary", "s4", "mega", "gmlp")),
+           ["MEGA (original)", *arms("rotary", "s4", "mega", "gmlp")]),
           ("Table 3 (S4: 91.7 or 91.8)", ["scifar"], arms("rotary", "s4"))],
     "2": [("Table 7: initialisation (DLR from scratch, the better start: about 77)", (*TASKS4, "mean of 4"),
            [Cell(m, o, i) for m, i, o in product(("s4", "dlr"), INITS, ("none", "masked"))])],
@@ -948,8 +928,15 @@ TABLES = {  # of each --figure: (title, columns, rows)
     "time": [("D: TRAINING accuracy at equal time (at most 52; 78)", ["pathx"],
               [Cell("transformer", "none", share=0.0), Cell("transformer", "masked", share=0.5)])],
 }
+DRAWN = {"3": figure3, "4": figure4, "5": figure5}
+BARS = {  # {bar: (task or mean, cell from scratch, cell after SPT)}
+    "1": {"Transformer, LRA mean\n(Tay size; rotary)": ("mean", "transformer none", "rotary masked"),
+          "S4\nLRA mean": ("mean", "s4 none", "s4 masked"),
+          "S4\nPath-X-256": ("pathx256", "s4 none", "s4 masked")},
+    "2": {f"{m.upper()}\n{init} init": ("mean of 4", f"{m} none{words}", f"{m} masked{words}")
+          for m in ("s4", "dlr") for init, words in (("structured", ""), ("random", " random"))},
+}
 # fmt: on
-DRAWN = {"1": figure1, "2": figure2, "3": figure3, "4": figure4, "5": figure5}
 
 # ------------------------------------------------------------------------------------------ command line
 
