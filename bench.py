@@ -421,7 +421,7 @@ def main(argv=None):
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on
     args = parser.parse_args(argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.out:
             open(args.out, "a").close()  # refused now, not after the first row
         for part in PARTS if args.part == "all" else [args.part]:

@@ -39,6 +39,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from tqdm import tqdm  # noqa: E402
 
+from fetch import DataError  # noqa: E402
+
 if QUIET:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -54,6 +56,9 @@ class UserError(Exception):
     """A mistake that the user can mend. The message is one sentence that says how."""
 
 
+MISTAKES = (UserError, DataError)
+
+
 class Interrupted(BaseException):
     """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
     and like KeyboardInterrupt it is no error of what it comes into."""
@@ -64,12 +69,9 @@ def raise_interrupted(number, frame):
 
 
 @contextlib.contextmanager
-def exit_cleanly(*expected):
+def exit_cleanly():
     """Turn mistakes into one sentence and exit code 2, SIGTERM and the time limit into 75, Ctrl-C into 130.
-
-    `expected` are further exception types whose message is such a sentence. Anything else is our bug:
-    traceback.
-    """
+    Anything else is our bug: traceback."""
     before = signal.signal(signal.SIGTERM, raise_interrupted)
     try:
         yield
@@ -77,7 +79,7 @@ def exit_cleanly(*expected):
         last_words(stop, EXIT_CONTINUE)
     except KeyboardInterrupt:
         last_words(f"interrupted; {CONTINUES}", EXIT_CTRL_C)
-    except (UserError, *expected) as error:
+    except MISTAKES as error:
         last_words(f"error: {error}", EXIT_USER)
     except BrokenPipeError:  # `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end

@@ -470,7 +470,7 @@ def main(argv=None):
     add("--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt")
     # fmt: on
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         if args.figure:
@@ -479,7 +479,7 @@ def main(argv=None):
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
         names = data.require(common.chosen(args.task, TASKS6), args)
-        records.run_cells(args, product(names, chosen), run_cell, data.DataError)
+        records.run_cells(args, product(names, chosen), run_cell)
         if args.mini:
             report(args)
 

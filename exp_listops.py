@@ -299,7 +299,7 @@ def main(argv=None):
     # fmt: on
     parser.set_defaults(task=["listops"])
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         given = common.overriding_flags(args)
@@ -311,7 +311,7 @@ def main(argv=None):
         options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke, mini=args.mini)
         task = data.load("listops", args.data_dir, augment="none", **options)
         if not args.figure:
-            records.run_cells(args, [(task, rule) for rule in RULES], run_cell, data.DataError)
+            records.run_cells(args, [(task, rule) for rule in RULES], run_cell)
         if args.smoke and not args.checkpoint and args.figure != [1]:
             train_smoke_model(args, task)
         draw(args, task, args.figure or (1, 2, 3), chosen)

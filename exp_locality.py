@@ -272,13 +272,13 @@ def main(argv=None):
         help="the block's norm elsewhere than in front of it")
     # fmt: on
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         kernels = args.kernel or ([5] if args.smoke else ["all"])
         kernels = sorted({*TABLE1, *kernels} - {"all"} if "all" in kernels else {*kernels})
         names = data.require(common.chosen(args.task, TASKS7), args)
-        records.run_cells(args, product(names, kernels), run_cell, data.DataError)
+        records.run_cells(args, product(names, kernels), run_cell)
         if args.mini:
             report(args)
 

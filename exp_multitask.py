@@ -282,12 +282,12 @@ def main(argv=None):
         help=f"{', '.join(TABLES)}; not in the paper: {', '.join(VARIANTS)}; all (default transformer)")
     # fmt: on
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         chosen = common.chosen(args.model or ["transformer"], [*TABLES, *VARIANTS])
         names = data.require(common.chosen(args.task, COLUMNS), args)
-        records.run_cells(args, product(names, chosen), run_cell, data.DataError)
+        records.run_cells(args, product(names, chosen), run_cell)
         if args.mini:
             report(args)
 

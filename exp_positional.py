@@ -166,7 +166,7 @@ def main(argv=None):
         help="zero half of the rotary frequencies where Table 5 does not, and none where it does")
     # fmt: on
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         one = args.smoke or args.no_techniques or args.flip_half
@@ -175,7 +175,7 @@ def main(argv=None):
         if args.flip_half and any(not position.startswith("rotary") for position in positions):
             raise common.UserError("--flip-half is about rotary frequencies; give --position rotary")
         names = data.require(common.chosen(args.task, COLUMNS), args)
-        records.run_cells(args, product(names, positions), run_cell, data.DataError)
+        records.run_cells(args, product(names, positions), run_cell)
         if args.mini:
             report(args)
 

@@ -341,7 +341,7 @@ def main(argv=None):
         help="measure the finished models, train nothing")
     # fmt: on
     args = common.parse_args(parser, argv)
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         if args.figure:
@@ -353,7 +353,7 @@ def main(argv=None):
         pairs = [(m, k) for m in chosen for k in (kernels if m == "conv" else [None])]
         names = data.require(common.chosen(args.task, TASKS), args)
         cells = [(name, m, k, s) for name, (m, k), s in product(names, pairs, strides)]
-        records.run_cells(args, cells, run_cell, data.DataError)
+        records.run_cells(args, cells, run_cell)
         if args.mini:
             report(args)
 

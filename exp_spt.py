@@ -1041,14 +1041,14 @@ def make_parser():
 def main(argv=None):
     args = common.parse_args(make_parser(), argv)
     args.pretrained = set()
-    with common.exit_cleanly(data.DataError):
+    with common.exit_cleanly():
         if args.report is not None:
             return report(args)
         args.hours = args.hours or FIGURES.get(args.figure, {}).get("hours")
         chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
         check(args, chosen)
         data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
-        records.run_cells(args, chosen, run_cell, data.DataError)
+        records.run_cells(args, chosen, run_cell)
         if args.mini:
             args.report = []
             report(args)

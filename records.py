@@ -197,12 +197,11 @@ def outcome(args, line, paper, expected):
     )
 
 
-def run_cells(args, cells, run, *expected):
+def run_cells(args, cells, run):
     """run(args, *cell, seed) for each cell of a command and each of its seeds.
 
     A cell that cannot be trained does not keep the others from their turn: at the end Interrupted is raised
-    if other processes were at some of the cells, UserError if some failed; `expected` are further types of
-    errors of a cell.
+    if other processes were at some of the cells, UserError if some failed.
     """
     seeds = range(args.seed, args.seed + args.seeds)
     runs, failed, busy = list(itertools.product(cells, seeds)), 0, 0
@@ -212,7 +211,7 @@ def run_cells(args, cells, run, *expected):
         except Busy as note:
             print(f"note: {note}", file=sys.stderr, flush=True)
             busy += 1
-        except (UserError, *expected) as error:
+        except common.MISTAKES as error:
             if len(runs) == 1 or common.ranks() > 1:  # ranks that go on alone wait for each other
                 raise
             print(f"error: {error}", file=sys.stderr, flush=True)

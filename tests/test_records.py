@@ -385,7 +385,7 @@ def test_a_recorded_run_of_table_1_has_the_identity_of_its_command(line, monkeyp
     monkeypatch.setattr(exp_locality, "report", lambda args: None)
     exp_locality.main(line["argv"][1:])
     [identity] = [one for one in found if (one["cell"], one["seed"]) == (line["cell"], line["seed"])]
-    if line["task"] == "text" and "denoise_norm" not in line["hp"]:
+    if line["hp"]["technique"] == "denoising" and "denoise_norm" not in line["hp"]:
         assert identity["hp"].pop("denoise_norm") == "set"
         if line["hp"].get("max_length", 0) is None:  # the oldest record says that no length was given
             identity["hp"]["max_length"] = None
