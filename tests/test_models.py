@@ -230,22 +230,6 @@ def test_long_kernels_keep_their_phase():
     assert error(models.diagonal_scan(v, Lambda)[0].real.sum(0)[0].double(), want) < 1e-5
 
 
-def test_initial_kernels_are_as_large_as_measured():
-    """The rms that a kernel makes of white noise of rms 1: sqrt(mean over rows of sum_l K[l]^2)."""
-    torch.manual_seed(0)
-    rms = models.S4Block(128, 64, 1024).kernel(1024).square().sum(-1).mean().sqrt()
-    assert abs(rms - 0.728) < 0.002  # of these 128 step sizes
-    for block, want in (
-        (models.MegaBlock(4000, 8, 8, truncation=1024).ema, 1.07),
-        (models.EMAAttentionBlock(4000, 8, 8, 8).attention, 1.07 / 64),
-    ):
-        forward, backward = block.kernel(1024).split(4000)
-        forward = forward + F.pad(backward[:, :1], (0, forward.shape[1] - 1))  # both have a tap at lag 0
-        rms = (forward.square().sum(1) + backward[:, 1:].square().sum(1)).mean().sqrt()
-        assert abs(rms / want - 1) < 0.04
-    assert abs(block.ema.omega.std() - 0.02) < 0.001  # MEGA's: 1
-
-
 def test_ema_kernel_is_its_recurrence():
     """Equation 4 of paper A, y_t = a x_t + (1 - a d) y_(t-1), for every component, as MEGA combines them."""
     L, D, n = 40, 3, 4
@@ -332,17 +316,6 @@ def test_a_scan_has_the_right_gradients(rows):
     assert torch.autograd.gradcheck(models.diagonal_scan, arguments, fast_mode=True)
 
 
-@pytest.mark.parametrize("H, C, M", [(6, 2, 20), (5, 5, 13), (6, 3, 12)])
-def test_gmlp_convolution_is_a_dense_toeplitz_matrix(H, C, M):
-    L = 13
-    z, kernel, bias = randn(2, H, L), randn(C, 2 * M + 1, seed=1), randn(C, seed=2)
-    want = torch.empty_like(z)
-    for h in range(H):
-        T = torch.stack([torch.stack([kernel[h % C, M + t - s] for s in range(L)]) for t in range(L)])
-        want[:, h] = z[:, h] @ T.T + bias[h % C]
-    assert error(models.toeplitz_gate_conv(z, kernel, bias), want) < 1e-12
-
-
 # ------------------------------------------------------------------------------------------ starts
 
 
@@ -355,21 +328,11 @@ def test_s4_starts_with_the_same_kernel_whatever_its_longest_sequence():
     assert error(*kernels) < 1e-4
 
 
-def test_starts_of_the_state_spaces():
+def test_c_of_s5_starts_on_the_scale_of_its_recipe():
     torch.manual_seed(0)
-    dlr = models.DLRBlock(32, 256)
-    real, step = -dlr.A_root.square(), 2 * math.pi / 256
-    torch.testing.assert_close(dlr.A_imag, torch.arange(256) * step)
-    assert -0.05 <= real.min() < -0.03 and -0.0001 < real.max() <= -0.00005
-    assert abs(dlr.W.std() * 256 - 1) < 0.05
     for c_init, fan in (("lecun", 64 * 32), ("trunc", 64)):
         s5 = models.S5Block(32, 64, c_init=c_init)
         assert abs(s5.C_weight.square().mean() * fan - 1) < 0.1
-    lru = models.LRUBlock(16, 4000, r_min=0.5, r_max=0.9)
-    radius = torch.exp(-lru.nu_log.exp())
-    assert 0.5 <= radius.min() < 0.51 and 0.89 < radius.max() <= 0.9
-    assert abs(radius.square().mean() - 0.53) < 0.01  # uniform in area
-    torch.testing.assert_close(lru.gamma_log.exp(), (1 - radius.square()).sqrt(), rtol=1e-3, atol=1e-4)
 
 
 # ------------------------------------------------------------------------------------------ blocks
@@ -418,18 +381,9 @@ def test_rotary_is_a_complex_rotation():
 
 def test_a_mask_of_one_repeated_value_is_known_to_be_full():
     """On every device: the meta device holds no values that could be looked at."""
-
-    def ones(*shape):
-        return torch.ones(*shape, dtype=torch.bool, device="meta")
-
-    for mask, full in (
-        (ones(1, 1).expand(5, 9), True),
-        (ones(1, 1).expand(5, 9)[2:3], True),
-        (ones(5, 9), False),
-        (ones(5, 1).expand(5, 9), False),
-        (ones(1, 9).expand(5, 9), False),
-    ):
-        assert models.surely_full(mask) == full
+    for size, full in (((1, 1), True), ((5, 9), False), ((5, 1), False), ((1, 9), False)):
+        mask = torch.ones(*size, dtype=torch.bool, device="meta").expand(5, 9)
+        assert models.surely_full(mask) == models.surely_full(mask[2:4]) == full
 
 
 def naive_transformer(block, x, mask, rotary=None, causal=False, band=None, window=None, kind="softmax"):
@@ -670,20 +624,6 @@ def test_conv_blocks_are_their_equations(place, kernel, groups):
     same_gradients(block, randn(2, 50, 32), masked(50, 31), naive)
 
 
-def test_conv_model_sees_exactly_its_receptive_field():
-    for kernel, depth in ((5, 3), (21, 2)):
-        torch.manual_seed(0)
-        model = models.SequenceModel("conv", depth, 8, 20, 10, d_hidden=16, kernel=kernel).double()
-        reach, centre = depth * (kernel // 2), 40
-        x = randn(1, 81, 8).requires_grad_()
-        mask, features = torch.ones(1, 81, dtype=torch.bool), x
-        for block in model.blocks:
-            features = block(features, mask)
-        (gradient,) = torch.autograd.grad(features[0, centre].sum(), x)
-        seen = (gradient[0].abs().amax(1) > 1e-12).nonzero().flatten()
-        assert (seen[0], seen[-1]) == (centre - reach, centre + reach)
-
-
 # ------------------------------------------------------------------------------------------ norms, pooling
 
 
@@ -755,16 +695,9 @@ VARIANTS = {
         "transformer",
         {"d_ff": 32, "activation": "gelu", "position": "rotary-heads", "final_norm": "layer"},
     ),
-    "transformer post": ("transformer", {"d_ff": 32, "prenorm": False, "position": "sinusoidal"}),
     "transformer learned": ("transformer", {"d_ff": 32, "position": "learned", "max_length": 64}),
-    "transformer local": ("transformer", {"d_ff": 32, "window": 8}),
     "transformer causal": ("transformer", {"d_ff": 32, "causal": True, "position": "rotary"}),
-    "transformer local causal": ("transformer", {"d_ff": 32, "window": 8, "causal": True}),
-    "transformer linear": ("transformer", {"d_ff": 32, "kind": "linear", "position": "rotary"}),
-    "transformer band": ("transformer", {"d_ff": 32, "band": 3}),
-    "transformer band causal": ("transformer", {"d_ff": 32, "band": 3, "causal": True}),
     "transformer conv": ("transformer", {"d_ff": 32, "conv": 5, "position": "rotary"}),
-    "transformer conv post": ("transformer", {"d_ff": 32, "conv": 5, "prenorm": False}),
     "mega without ema": ("mega", {"d_hidden": 24, "d_attention": 8, "max_length": 64, "ema": False}),
     "free causal": ("free", {"max_length": 64, "causal": True, "kernel_dropout": 0.0}),
     "mingru causal": ("mingru", {"d_hidden": 12, "causal": True}),
@@ -1031,15 +964,6 @@ def test_models_run_on_the_meta_device(name):
     assert features.shape[:2] == (2, 24) and features.device.type == "meta"
 
 
-def test_a_long_kernel_keeps_float64_under_autocast_as_a_short_one_does():
-    x, mask = torch.randn(1, 9, 4, dtype=torch.float64), torch.ones(1, 9, dtype=torch.bool)
-    for kernel in (5, 31):
-        block = models.ConvBlock(4, 8, kernel).double()
-        with torch.autocast("cpu", torch.bfloat16):
-            y = block(x, mask)
-        torch.testing.assert_close(y, block(x, mask))
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["conv", "transformer", "gmlp"])
 def test_compiled_models_train_as_eager_ones(name, backend):
@@ -1064,7 +988,7 @@ def test_compiled_models_train_as_eager_ones(name, backend):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["gmlp", "s4d", "mega", "dlr"])
+@pytest.mark.parametrize("name", ["gmlp", "s4d", "dlr"])
 def test_compiled_kernels_follow_sequences_of_several_lengths(name):
     """From the second length on the compiler takes the length as a symbol, of which torch 2.11 cannot compute
     a logarithm (2.15 can, in 20 s)."""
