@@ -304,7 +304,7 @@ def random_keys(device):
 
 
 def described(splits, made):
-    """The `source` of a task whose splits were made by `made`; two runs of one hash have seen the same
+    """The `source` of a task whose splits were made by `made`. Two runs of one hash have seen the same
     data."""
     digest = hashlib.sha256()
     for array in (array for name in SPLITS for array in splits[name]):
@@ -344,7 +344,7 @@ def packed(root, task, make):
 
 
 def is_whole(folder):
-    """Whether the files of `folder` are all there: it is renamed, or its manifest written, last."""
+    """Whether `folder` is there with all its files: it gets its name last, and the manifest before that."""
     return (folder / "manifest.json").exists()
 
 
@@ -895,10 +895,7 @@ def load_tsv(path, max_length=4096, **options):
     denoise, limit, stride. Raises DataError for a file that is not like that.
     """
     path = Path(path)
-    try:
-        rows = [line.partition(b"\t") for line in path.read_bytes().splitlines()]
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    rows = [line.partition(b"\t") for line in path.read_bytes().splitlines()]
     for number, (label, _, text) in enumerate(rows, 1):
         if not label or not text:
             raise DataError(f"{path}, line {number}: this is not a label, a tab and a text")

@@ -18,11 +18,6 @@ Glossary: L paddle length, T its thickness, m the margin between paddles, aa the
 Coordinates are (y, x), y down; angle t points to (sin t, cos t). A paddle is drawn from its start pixel along
 its drawn angle. The pivot of a snake lies m before its newest paddle. A direction g is an index into
 Tables.angle.
-
-    generate_block(size, level, seed, block)     a block of images with all that is known about them
-    cut_pairs(size, level, seed, block)          images with and without one paddle of the contour in question
-    generate_set(folder, size, level, n, seed)   a data set on disk, block by block on all cores
-    pack_png_folder(folder, official, size, level)   the same of the official PNG folders
 """
 
 import contextlib
@@ -582,12 +577,11 @@ HEADER = 128  # bytes of a .npy header
 
 
 def make_set(folder, identity, n, make_blocks):
-    """The set of n images in `folder`, which is written first where it is not there yet.
+    """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
+    of the set in `folder`; it is written first where it is not there yet. Raises DataError.
 
-    identity     dict of what the manifest must say, `size` and `level` among it
-    make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
-    Returns images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records
-    keep. Raises DataError for a folder of something else, one that is damaged, a full disk."""
+    identity     dict of what the manifest must say, `size` and `level` among it make_blocks  first ->
+    generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)"""
     if not (folder / "manifest.json").exists():
         with claim(folder):
             if not (folder / "manifest.json").exists():

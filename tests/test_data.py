@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +199,16 @@ def test_what_is_packed_is_whole_and_comes_back(tmp_path, monkeypatch):
         data.packed(tmp_path / "file", "toy", make)
 
 
+@dataclass
+class Touch:
+    """Its pickle makes a file."""
+
+    path: Path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
 @pytest.mark.parametrize("part", ["train_tokens", "val_offsets", "test_label"])
 def test_damaged_and_foreign_folders_are_refused(tmp_path, part):
     data.packed(tmp_path, "toy", lambda: (small_splits(), {"from": "test"}))
@@ -216,8 +226,9 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path, part):
     refused("other data than its manifest says")
     file.write_bytes(whole[:-1])
     refused("incomplete or unreadable")
-    np.save(file, np.array([{}]), allow_pickle=True)
+    np.save(file, np.array([Touch(tmp_path / "pickle")]), allow_pickle=True)
     refused("incomplete or unreadable")
+    assert not (tmp_path / "pickle").exists()
     file.unlink()
     refused("incomplete or unreadable")
     file.write_bytes(whole)
@@ -343,10 +354,10 @@ def test_retrieval_is_read_wherever_its_files_are(tmp_path, monkeypatch):
 
 def test_aan_rows_are_cut_and_malformed_ones_named(tmp_path):
     path, good = tmp_path / "new_aan_pairs.eval.tsv", b"1.0\ta\tb\tb'x'\tb'y'\n"
-    path.write_bytes(b"1.0\ta\tb\tb'" + rb"\n" * 5_000 + b"'\tb'yes'\r\n")
+    path.write_bytes(b"1.0\ta\tb\tb'" + rb"\n" * 5_000 + b"'\tb'" + b"yes" * 2_000 + b"'\r\n")
     tokens, offsets, label = data.read_aan_tsv(path)
-    assert offsets.tolist() == [0, 4096, 4099] and label.tolist() == [1]
-    assert tokens.numpy().tobytes() == rb"\n" * 2048 + b"yes"
+    assert offsets.tolist() == [0, 4096, 8192] and label.tolist() == [1]
+    assert tokens.numpy().tobytes() == rb"\n" * 2048 + b"yes" * 1365 + b"y"
     rows = [good + b"\tb'z'", b"1.0\ta\tb\tb'x'", b"label\tid1\tid2\tb'x'\tb'y'", b"", good[:-3]]
     texts = (b"x\tb'y'", b"'x'\tb'y'", b"b'x'\tb'y\"", b"b''\tb'y'", b"b'\tb'y'")
     rows += [b"1.0\ta\tb\t" + text for text in texts]
@@ -373,8 +384,6 @@ def test_an_own_tsv_is_a_task(tmp_path):
         path.write_text(content)
         with pytest.raises(data.DataError, match=words):
             data.load_tsv(path)
-    with pytest.raises(data.DataError, match="cannot read .*other.tsv: No such file"):
-        data.load_tsv(tmp_path / "other.tsv")
 
 
 @pytest.fixture(scope="module")
@@ -587,9 +596,8 @@ def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatc
 def test_retrieval_is_fetched_only_where_it_is_missing(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(data.EXPECTED, "retrieval", {"train": 20, "val": 6, "test": 4})
     asked = []
-    monkeypatch.setattr(
-        data, "fetch_archive", lambda root, *rest: asked.append(rest) or aan(root / "retrieval")
-    )
+    fetch = lambda root, *rest: asked.append(rest) or aan(root / "retrieval")  # noqa: E731
+    monkeypatch.setattr(data, "fetch_archive", fetch)
     for url in (["--url", "http://mirror/lra"], []):
         assert main("--task", "retrieval", "--fetch", "--data-dir", tmp_path, *url) == 0
         assert "retrieval: {'train': 20" in capsys.readouterr().out

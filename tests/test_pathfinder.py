@@ -1,5 +1,6 @@
 """Pathfinder: the fast generator against the original's statistics, its steps done slowly, one real image."""
 
+import argparse
 import functools
 import hashlib
 import io
@@ -273,9 +274,14 @@ def test_the_hash_in_a_record(tmp_path, monkeypatch):
         "from": "generated", "seed": 0, "hash": "", "counts": {"train": 120, "val": 5, "test": 5},
     }  # fmt: skip
     hard = data.load("pathfinder", tmp_path, levels="hard")
-    assert (
-        hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest() and len(hard.train.label) == 40
-    )
+    assert hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest()
+    flags = argparse.Namespace(data_dir=tmp_path, limit=None, max_length=None, smoke=False, mini=False)
+    for techniques, n in (("yes", 120), ("no", 40)):
+        recipe = data.technique_rows("pathfinder", techniques)
+        assert len(data.load_recipe("pathfinder", flags, recipe, 0).train.label) == n
+    assert data.check("pathfinder", tmp_path)["train / val / test"] == "120 / 5 / 5"
+    shutil.rmtree(tmp_path / "pathfinder32-easy")  # a check makes no set, which may take an hour
+    assert data.check("pathfinder", tmp_path)["train / val / test"] == "40 / 5 / 5"
 
 
 @pytest.fixture
