@@ -1,6 +1,7 @@
 """exp_spt.py: objectives, transfer, recipes, both halves of every cell. pytest tests/test_spt.py"""
 
 import ast
+import hashlib
 import json
 import math
 import re
@@ -320,6 +321,16 @@ def test_spot_values_of_the_recipes():
     assert found.items() >= wanted.items()
 
 
+def test_no_value_of_a_recipe_changes_by_accident():
+    """A change of the tables makes other cells of all that was trained; meant, it comes with a new digest."""
+    arms = [(o, i) for o in exp_spt.OBJECTIVES for i in exp_spt.INITS]
+    found = [exp_spt.recipe(name, Cell(model, *arm)) for model, name in EVERY for arm in arms]
+    mini = [(m, name) for m, name in EVERY if exp_spt.has_recipe(name, m, mini=True)]
+    found += [exp_spt.recipe(name, Cell(model, *arm), mini=True) for model, name in mini for arm in arms]
+    text = json.dumps(found, sort_keys=True)
+    assert len(mini) == 16 and hashlib.sha256(text.encode()).hexdigest()[:12] == "704e5d2b6a89"
+
+
 def test_shares_and_fractions_are_the_papers():
     for name, share, epochs in (("text", 0.4, (12, 18)), ("image", 0.6, (90, 60))):
         first, hp = exp_spt.recipe(name, Cell("transformer", "masked", share=share))
@@ -513,6 +524,7 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     losses = [line["train"]["loss"] for line in log]
     assert losses[-1] < 0.85 * losses[0] and log[-1]["val"]["loss"] < log[0]["val"]["loss"]
     assert first["score"] == "accuracy of masked symbols" and "score" not in spt
+    assert first["chance"] < 0.02 < spt["chance"]  # pretraining has no labels
     assert spt["pretraining"] == {"run": first["run"], "train_curve": first["train_curve"]}
     assert spt["budget"] == scratch["budget"] == "reduced"
     assert spt["epochs"] + first["epochs"] == scratch["epochs"] == 20 and len(spt["train_curve"]) == 6
