@@ -1,6 +1,7 @@
 """fetch.py against a server on 127.0.0.1 that misbehaves on demand, and against archives that are not what
 they claim. pytest tests/test_fetch.py"""
 
+import functools
 import gzip
 import hashlib
 import http.server
@@ -136,11 +137,8 @@ def test_bad_archives_leave_nothing(tmp_path):
     bad += [body[:cut] for cut in (0, 1, 5_000, len(body) - 5)] + [bytes(flipped), noise(5_000)]
     for content in bad:
         (tmp_path / "top.tar.gz").write_bytes(content)
-        refused(
-            lambda content=content: fetch.fetch_archive(tmp_path, spec(content)),
-            "is damaged",
-            "fetch it again",
-        )
+        unpack = functools.partial(fetch.fetch_archive, tmp_path, spec(content))
+        refused(unpack, "is damaged", "fetch it again")
         assert not (tmp_path / "top").exists()
 
 
@@ -172,9 +170,8 @@ def fetched(root, server, room=None):
 def test_a_full_disk_a_kill_and_two_processes(serve, tmp_path):
     server = serve(archive(GOOD | {"top/rest": noise(300_000)}))
     fork = multiprocessing.get_context("fork")
-    full = fork.Process(
-        target=lambda: refused(lambda: fetched(tmp_path, server, 100_000), "cannot make", "free space")
-    )
+    fill = functools.partial(fetched, tmp_path, server, 100_000)
+    full = fork.Process(target=refused, args=(fill, "cannot make", "free space"))
     full.start()
     full.join()
     part = tmp_path / "top.tar.gz.part"

@@ -213,9 +213,7 @@ def test_a_malformed_row_is_named(fault, tmp_path):
         with pytest.raises(listops.DataError) as error:
             listops.read_listops_tsv(path)
         message = str(error.value)
-        assert (
-            message.startswith(f"{path}, line 5: ") and fault in message and "fetch the file again" in message
-        )
+        assert all(words in message for words in (f"{path}, line 5: ", fault, "fetch the file again"))
     write(path, ["[MAX 2 9 ]\t9"], header="Quelle\tZiel")
     for other in (path, tmp_path / "basic_test.tsv"):
         with pytest.raises(listops.DataError, match="line 1: the file or its header .* is missing"):
@@ -274,15 +272,14 @@ def test_orders_are_uniform_and_independent():
 
     # Every order of a node's arguments equally often, digits and subtrees of different sizes alike; then all
     # joint orders of a node and the one inside it, of two siblings, and of three levels.
-    for seed, (expression, orders) in enumerate(
-        [
-            ("[SM 1 2 3 4 ]", 24),
-            ("[SM 1 [MIN 5 6 7 ] ]", 2 * 6),
-            ("[SM 1 [MIN 5 6 7 ] 2 ]", 6 * 6),
-            ("[SM [MAX 1 2 3 ] [MIN 5 6 ] [MED 8 ] ]", 6 * 6 * 2),
-            ("[SM 1 [MIN 5 [MAX 7 8 9 ] ] 2 ]", 6 * 2 * 6),
-        ]
-    ):
+    cases = {
+        "[SM 1 2 3 4 ]": 24,
+        "[SM 1 [MIN 5 6 7 ] ]": 2 * 6,
+        "[SM 1 [MIN 5 6 7 ] 2 ]": 6 * 6,
+        "[SM [MAX 1 2 3 ] [MIN 5 6 ] [MED 8 ] ]": 6 * 6 * 2,
+        "[SM 1 [MIN 5 [MAX 7 8 9 ] ] 2 ]": 6 * 2 * 6,
+    }
+    for seed, (expression, orders) in enumerate(cases.items()):
         found, number = counts(expression, seed)
         assert found == orders and uniform(number), (expression, found, number)
 
