@@ -326,7 +326,7 @@ def test_the_best_run_has_the_techniques_and_began_structured(monkeypatch):
     def run(val_acc, budget="reduced", **cell):
         return dict(run=f"{val_acc}", model="s4", cell=cell, budget=budget, val_acc=val_acc)
 
-    runs = [run(0.9, init="random"), run(0.8, techniques="no"), run(0.7), run(0.6, "paper")]
+    runs = [run(0.9, "paper", init="random"), run(0.8, "paper", techniques="no"), run(0.7), run(0.6, "paper")]
     monkeypatch.setattr(records, "finished_runs", lambda *args: runs)
     args = argparse.Namespace(no_techniques=False)
     assert exp_kernels.best_run(args, "s4", "text") is runs[3]
