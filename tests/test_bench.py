@@ -99,6 +99,11 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
     assert bench.kept_for_backward(OneLayer(), task, 7) == by_hand
 
 
+def test_hours_are_of_all_steps_and_a_third_for_each_evaluated_batch():
+    steps = bench.projected_steps("image", {"epochs": 2, "batch_size": 100})
+    assert steps == 2 * 450 + (2 * 50 + 2 * 100) / 3
+
+
 def test_cards_are_asked_for_what_they_can_hold():
     def asked(card, whole, batch, splittable, state=0):
         return bench.largest_part(card, state, lambda part: whole * part / batch, batch, splittable)
@@ -119,6 +124,9 @@ def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [line["part"] for line in lines[:2]] == ["step", "memory"] and lines[0]["ms"] > 0
     assert {line["layer"] for line in lines[2:]} == {*bench.LAYERS} == {*bench.models.BLOCKS}
+    hp, task = bench.recipe("s5", "text"), data.load("text", "", smoke=True, denoise=True)
+    model = bench.CELLS["s5"][1].build(task, hp)
+    assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
     assert "| s5    | text | 50 " in capsys.readouterr().out
 
 

@@ -327,6 +327,17 @@ def mixed_states(model, block, u):
     return models.s5_apply(u, Lambda, block.B_weight, block.C_weight, D, block.log_step, not block.causal)
 
 
+def test_the_best_run_has_the_techniques_and_began_structured(monkeypatch):
+    def run(val_acc, budget="reduced", **cell):
+        return dict(run=f"{val_acc}", model="s4", cell=cell, budget=budget, val_acc=val_acc)
+
+    runs = [run(0.9, "paper", init="random"), run(0.8, "paper", techniques="no"), run(0.7), run(0.6, "paper")]
+    monkeypatch.setattr(records, "finished_runs", lambda *args: runs)
+    args = argparse.Namespace(no_techniques=False)
+    assert exp_kernels.best_run(args, "s4", "text") is runs[3]
+    assert exp_kernels.best_run(args, "gmlp", "text") is None
+
+
 def test_kernels_are_drawn_without_any_training(tmp_path, capsys):
     flags = ["--figure", "kernels", "--task", "listops", "--model", "s4", "gmlp", "--smoke"]
     exp_kernels.main([*flags, "--out", str(tmp_path)])
@@ -438,8 +449,8 @@ def test_listops_smoke_measures_draws_and_reports(tmp_path, capsys):
     assert name == "transformer" and model.arguments["classes"] == 10
 
 
-def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots():
-    task = data.load("listops", "nowhere", augment="none", smoke=True)
+def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots(monkeypatch):
+    drawn, task = [], data.load("listops", "nowhere", augment="none", smoke=True)
 
     class Roots(torch.nn.Module):  # answers the root operation's greedy label
         def forward(self, tokens, mask):
@@ -453,6 +464,10 @@ def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots():
     roots, labels, predicted = exp_listops.predictions(Roots(), task, "test", args)
     assert (predicted == np.array([9, 4, 0, 3])[roots]).all()
     assert sorted(labels.tolist()) == sorted(task.test.label.tolist())
+    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
+    exp_listops.plot_breakdown(roots, labels, predicted, "greedy", None)
+    heights = [bar.get_height() for bar in drawn.pop().axes[0].patches]  # of MAX, whose answer is 9
+    assert heights[9] == 100 and sum(heights) == 100
 
 
 # ------------------------------------------------------------------------------------------ the mini tier
