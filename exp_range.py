@@ -262,10 +262,12 @@ def run_cell(args, name, model, kernel, stride, seed):
 def report(args):
     found = records.report_records(args, __file__, TASKS, NAMES, ("stride", "kernel", "techniques"))
     own = {(r["task"], label(r["model"], r["cell"]), r["seed"]) for r in found}
+    dialled = {(r["task"], r["cell"].get("kernel"), r["cell"].get("techniques")) for r in found}
     # Convolutions at s = 1 are cells of exp_locality: the same training, number for number.
     for r in records.report_records(args, exp_locality.__file__, TASKS, ("conv",), ("kernel", "techniques")):
         r = r | {"cell": {"stride": 1} | r["cell"], "hp": {"block": "conv", "stride": 1} | r["hp"]}
-        found += [r] * ((r["task"], label(r["model"], r["cell"]), r["seed"]) not in own)
+        if (r["task"], r["cell"]["kernel"], r["cell"].get("techniques")) in dialled:
+            found += [r] * ((r["task"], label(r["model"], r["cell"]), r["seed"]) not in own)
     for tier in ("mini", "paper"):
         cells = {}
         for r in found:

@@ -512,10 +512,11 @@ def test_the_dial_at_1_is_the_cell_of_exp_locality(tmp_path, monkeypatch, capsys
     assert exit_code(exp_range.main, *flags, "--model", "conv", "--stride", 1) == 0
     first, second = lines_of(tmp_path / "results.jsonl")
     assert (first["test_acc"], first["val_acc"]) == (second["test_acc"], second["val_acc"])
-    capsys.readouterr()
-    for line in (first, second):
-        (tmp_path / "one.jsonl").write_text(json.dumps(line) + "\n")
-        assert exit_code(exp_range.main, "--report", tmp_path / "one.jsonl", "--mini", "--out", tmp_path) == 0
-        assert f"| convolution K=5 | {100 * line['test_acc']:.1f} ±" in capsys.readouterr().out
-    exp_range.main(["--report", str(tmp_path / "results.jsonl"), "--mini", "--out", str(tmp_path)])
-    assert "(n=1)" in capsys.readouterr().out
+    far = second | {"run": "far", "test_acc": 0.125, "cell": {"stride": 4, "kernel": 5}}
+    far["hp"] = second["hp"] | {"stride": 4}
+    number = f"{100 * first['test_acc']:.1f} ±"
+    for lines, wanted in (([first, far], [number, "12.5 ±"]), ([first, second], [number]), ([first], [])):
+        _, rows = reported(exp_range, lines, tmp_path, capsys)
+        found = rows.get("convolution K=5", [])
+        assert len(found) == len(wanted)
+        assert all(text in cell and "(n=1)" in cell for text, cell in zip(wanted, found))
