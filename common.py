@@ -952,6 +952,8 @@ def out_of_memory_advice(model, batch_size, micro_batch):
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+        if "exited unexpectedly" in str(error):  # torch's words
+            raise UserError(f"a worker that augments images was killed (memory full?); {CONTINUES}") from None
         known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise

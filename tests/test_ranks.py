@@ -220,7 +220,8 @@ def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(nu
         os.kill(worker.pid, number)
     assert workers
     if number == signal.SIGKILL:
-        with pytest.raises(data.DataError, match="was killed"):
+        advice = common.out_of_memory_advice(None, 16, None)
+        with pytest.raises(common.UserError, match="was killed"), advice:
             list(batches)
     else:
         assert len(list(batches)) == 39
