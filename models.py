@@ -1,9 +1,8 @@
 """Every layer of the two papers, one sequence model around them, and its heads; needs torch, nothing else.
 
-Every block but attention mixes positions by a convolution: short (ConvBlock), long with an explicit kernel(L)
-(gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or long and run as a recurrence (S5, LRU); minGRU's
-recurrence has gates that read the input. One section for each family, the kernel function above its block: a
-family can be copied out together with the first two sections.
+Every block but attention and minGRU mixes positions by a convolution: short (ConvBlock), long with an
+explicit kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU).
+One section for each family: it can be copied out together with the first two sections.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -12,7 +11,7 @@ Glossary (symbols as in the papers)
     B        batch: sequences in it (two per example in Retrieval); as a parameter: input matrix
     L        length of a sequence in positions; position t, lag j; l counts the taps of a kernel from 0
     D        d_model, width of the residual stream; as a parameter of a layer: its skip connection, y + D u
-    H        hidden width on which a layer mixes positions (D -> H -> D); for state spaces H = D
+    H        hidden width of a layer (D -> H -> D); for state spaces H = D
     E, Z, F  widths: of MEGA's values, of its queries and keys, of a feed-forward layer
     K        kernel size in taps; K // 2 = reach to each side in positions; as a tensor: the kernel itself
     N, n     state size (real numbers per feature); n = N / 2 complex poles stored, one of each conjugate pair
@@ -176,8 +175,7 @@ def several_ranks():
 
 
 def sum_over_ranks(x):
-    """Sum of x over all ranks, x itself when there is one. Every rank's loss reads the sum, so that its
-    gradient is summed over the ranks too."""
+    """Sum of x over all ranks. Every rank's loss reads it, so its gradient is summed over the ranks too."""
     if not several_ranks():
         return x
     from torch.distributed.nn.functional import all_reduce  # not in every build of torch
@@ -303,8 +301,7 @@ def power_sum(c, log_pole, L):
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
     j = constant(torch.arange, T, device=c.device)
     if c.is_complex():
-        # Re(x y) = Re x Re y - Im x Im y. The short steps need no float64, and real tables are three times
-        # as fast on a CPU.
+        # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
         left = torch.cat([left.real, -left.imag], -1)
         radius, angle = torch.exp(log_pole.real.unsqueeze(-1) * j), log_pole.imag.unsqueeze(-1) * j
         right = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)  # (H, 2 n, T)
@@ -315,11 +312,10 @@ def power_sum(c, log_pole, L):
 
 
 def zero_order_hold(Lambda, dt):
-    """x' = Lambda x + v with v constant over steps dt -> (log pole, gain): x_t = exp(log pole) x_(t-1) +
-    gain v_t. Lambda is complex; dt broadcasts."""
+    """x' = Lambda x + v, Lambda complex, v constant over steps dt -> (log pole, gain) of
+    x_t = exp(log pole) x_(t-1) + gain v_t."""
     z = Lambda * dt
-    # (exp(z) - 1) / z, next to 0 by its series; expm1, because the difference cancels at the small steps of
-    # the start.
+    # (exp(z) - 1) / z, next to 0 by its series; expm1, because at small steps the difference cancels.
     small = z.abs() < 1e-4
     ratio = torch.expm1(z) / z.masked_fill(small, 1)
     return z, dt * torch.where(small, 1 + z / 2 * (1 + z / 3), ratio)
@@ -332,9 +328,8 @@ def zero_order_hold(Lambda, dt):
 def chunked_conv1d(x, weight, bias, groups=1):
     """F.conv1d with "same" padding for a centred odd kernel that mixes channels: short FFTs (overlap-save).
 
-    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H). Windows of n positions, one every n - K +
-    1, meet the kernel in the frequency domain: on a CPU 3 times as fast as F.conv1d for K = 31, 2 for K = 15.
-    """
+    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H). On a CPU 3 times as fast as F.conv1d for
+    K = 31, twice for K = 15."""
     x, weight = at_least_float32(x), at_least_float32(weight)
     L, K = x.shape[1], weight.shape[2]
     n = fft_size(4 * K)
@@ -349,8 +344,7 @@ def chunked_conv1d(x, weight, bias, groups=1):
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
-    norm_place  where the layer norm stands, which the paper does not say:
-                "pre"    x + W ReLU(conv(LN(x))), our reading
+    norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
                 "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
     Each position sees K // 2 neighbours on each side; K is odd. O(L K D H / groups), less for long kernels on
@@ -381,8 +375,7 @@ class ConvBlock(ResidualBlock):
 
 
 def taps_of_conv(conv, L):
-    """taps() of a centred nn.Conv1d, every pair of channels one by one. Tap K // 2 is lag 0, the last one is
-    the furthest future."""
+    """taps() of a centred nn.Conv1d, a row for each pair of channels; tap K // 2 is lag 0."""
     weight = conv.weight.flatten(0, 1)
     reach = weight.shape[1] // 2
     return [(weight[:, : reach + 1].flip(1)[:, :L], 0), (weight[:, reach + 1 :][:, : L - 1], 1)]
@@ -668,11 +661,11 @@ def legs_basis(N):
     return torch.complex(torch.full_like(w, -0.5), w), V, V.mH @ p.to(V.dtype), V.mH @ b.to(V.dtype)
 
 
-def hippo_legs(N, clip=None):
-    """S4's start: Lambda, P, B (N / 2,) complex128, the half of negative imaginary part. clip=2 keeps
-    |Im B| <= 2, as S4's code does from version 4 on; version 3, behind both papers' numbers, does not."""
+def hippo_legs(N):
+    """S4's start: Lambda, P, B (N / 2,) complex128, the half of negative imaginary part. From version 4 on
+    S4's code keeps |Im B| <= 2; version 3, behind both papers' numbers, does not."""
     Lambda, _, P, B = legs_basis(N)
-    return Lambda, P, B if clip is None else torch.complex(B.real, B.imag.clamp(-clip, clip))
+    return Lambda, P, B
 
 
 def dplr_c_tilde(Lambda, P, C, dt, L):
@@ -1260,14 +1253,8 @@ class MegaBlock(ResidualBlock):
         return y.reshape(B, -1, y.shape[-1])[:, :L]
 
     def attend_rows(self, q, k, v, mask, first):
-        """attend() for the queries q (B, 1, rows, Z) at positions first, first + 1, ...
-
-        The bias of query i and key j is number max_length - 1 + j - i of the vector. So a row's biases are a
-        window of it, one place further left than those of the row above. For max_length 3:
-            i = 0        . . 2 3 4
-            i = 1        . 1 2 3 .
-            i = 2        0 1 2 . .
-        """
+        """attend() for the queries q (B, 1, rows, Z) at positions first, first + 1, ... The bias of query i
+        and key j is number max_length - 1 + j - i of the vector: a row's are a window of it."""
         rows, L = q.shape[2], k.shape[2]
         require_length(L, self.max_length, "MEGA was built")
         last = self.max_length - first - rows  # where the last row's window begins
@@ -1424,7 +1411,7 @@ CHOICES = {
     "input": ("tokens", "pixels"),
     "position": ("none", "rotary", "rotary-heads", "sinusoidal", "learned"),
     "head": ("linear", "mlp"),
-    "pair": tuple(PAIRS),
+    "pair": PAIRS,
     "pooling": ("mean", "max", "last"),
 }
 
@@ -1443,8 +1430,8 @@ class SequenceModel(nn.Module):
     max_length  longest sequence, for a learned position and for blocks whose size depends on it
     final_norm  None (paper A), or the kind of one more norm behind the blocks (prenorm S4, MEGA; paper B)
     head        "linear", or "mlp": D -> D -> ReLU -> classes (paper B's Text and Image)
-    pair        what the head of two documents reads, one of PAIRS: paper A's [x;y] -> 512 -> ReLU -> logit,
-                paper B's [u,v,u-v,u*v] -> D -> GELU -> logit
+    pair        what the head of two documents reads: [x;y] -> 512 -> ReLU -> logit (paper A), or
+                [u,v,u-v,u*v] -> D -> GELU -> logit (paper B)
     embedding_std      of the token embedding's entries at the start; None: 1. MEGA (Ma et al.): 1 / sqrt(D)
     """
 
