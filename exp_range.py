@@ -268,6 +268,7 @@ def report(args):
         r = r | {"cell": {"stride": 1} | r["cell"], "hp": {"block": "conv", "stride": 1} | r["hp"]}
         if (r["task"], r["cell"]["kernel"], r["cell"].get("techniques")) in dialled:
             found += [r] * ((r["task"], label(r["model"], r["cell"]), r["seed"]) not in own)
+    found.sort(key=lambda r: (list(NAMES).index(r["model"]), r["cell"].get("kernel", 0)))
     for tier in ("mini", "paper"):
         cells = {}
         for r in found:
@@ -289,7 +290,7 @@ def print_dial(name, cells, args, tier):
     """One task: a row a model, a column a stride; and the figure."""
     if not cells:
         return
-    models_there = dict.fromkeys(row.rsplit(", s=", 1)[0] for row in sorted(cells))
+    models_there = dict.fromkeys(row.rsplit(", s=", 1)[0] for row in cells)
     strides = sorted({row.rsplit("=", 1)[1] for row in cells}, key=lambda s: (s == "random", len(s), s))
     rows = [[m, *(dial_text(cells.get(f"{m}, s={s}")) for s in strides)] for m in models_there]
     print(f"{data.TITLES[name]}: test accuracy in % ± standard error\n")
@@ -310,7 +311,7 @@ def print_dial(name, cells, args, tier):
         for s in strides
     ]
     axis.set_xticks(range(len(strides)), where)
-    axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: neighbours sent far apart")
+    axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
     records.save_figure(figure, args.out / f"dial-{name}-{tier}.png")
