@@ -54,7 +54,7 @@ def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys
     assert record["data"]["counts"] == {"train": 512, "val": 128, "test": 128} and record["limit"] == 32
     assert len(record["data"]["hash"]) == 64 and record["steps"] == 8 and record["amp"] in ("bf16", "off")
     assert not list(tmp_path.glob("*/last.pt")) and list(tmp_path.glob("*/best.pt"))
-    capsys.readouterr()
+    assert "table: none of smoke runs" in capsys.readouterr().out
     assert run(*TINY) == 0 and "is done" in capsys.readouterr().out
     assert len(lines_of(tmp_path / "results.jsonl")) == 1
 
@@ -334,6 +334,17 @@ def test_a_report_takes_the_newest_of_equal_cells_and_only_its_tables_cells(tmp_
         args = types.SimpleNamespace(out=tmp_path, report=[path], task=task)
         chosen = records.report_records(args, "exp_locality.py", ("text", "image"), ("conv",), ["kernel"])
         assert {r["run"]: r["test_acc"] for r in chosen} == wanted
+
+
+def test_a_plain_report_marks_short_runs_and_takes_a_task_without_records(tmp_path, capsys):
+    line = RECORD | {"budget": "reduced", "hp": {"steps": 40, "limit_test": 200}}
+    (tmp_path / "r.jsonl").write_text(json.dumps(line))
+    args = types.SimpleNamespace(out=tmp_path, report=[tmp_path / "r.jsonl"], task=None)
+    records.report_plain(args, "exp_locality.py")
+    assert "| 40 steps, tested on 200 |" in capsys.readouterr().out
+    args.task = ["listops"]
+    records.report_plain(args, "exp_locality.py")
+    assert "text" not in capsys.readouterr().out
 
 
 def test_a_model_is_rebuilt_from_its_best_weights_or_refused(run, tmp_path):
