@@ -255,8 +255,6 @@ def plot_ours(axis, found, face, label):
 
 
 def odd_kernel(text):
-    if text == "all":
-        return text
     kernel = common.positive_int(text)
     if kernel % 2 == 0:
         raise argparse.ArgumentTypeError(f"must be odd, to be centred on a position, not {kernel}")
@@ -266,7 +264,8 @@ def odd_kernel(text):
 def main(argv=None):
     parser = common.make_parser(__doc__, TASKS7)
     # fmt: off
-    parser.add_argument("--kernel", nargs="+", type=odd_kernel, metavar="K",
+    parser.add_argument("--kernel", nargs="+", metavar="K",
+        type=lambda text: text if text == "all" else odd_kernel(text),
         help="odd kernel sizes, or all: 5 7 11 21 31 61 (default all; with --smoke 5)")
     parser.add_argument("--norm-place", choices=("post", "after"),
         help="the block's norm elsewhere than in front of it")
