@@ -186,7 +186,7 @@ def outcome(args, line, paper, expected):
     if line["smoke"]:
         worth, report = "a smoke run: it works, the accuracy means nothing", "none of smoke runs"
     return (
-        f"test accuracy {line['test_acc']:.2%} (best of {line['epochs']} validations: {line['best_epoch']})\n"
+        f"test accuracy {line['test_acc']:.2%} (best validation: {line['best_epoch']} of {line['epochs']})\n"
         f"  {worth}\n"
         f"  weights: {args.out / line['run'] / 'best.pt'}\n"
         f"  record: {args.out / 'results.jsonl'}\n"
@@ -516,7 +516,7 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
     if not cells:
         print(f"not run yet: python {Path(script).name} --task ... --mini\n")
     else:
-        print("Test accuracy in % ± standard error over n seeds; minutes of one core (paper: full size)\n")
+        print("Test accuracy in % ± standard error, n seeds, minutes of one core (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
         rows = []
         for name in labels:
@@ -536,7 +536,8 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
     if claims:
         header = ["claim", "measured (points)", "claimed", "verdict"]
         print(markdown(header, judged(claims, cells)) + "\n")
-        print(f"Verdicts: all, or nothing, of measured ± {ERRORS} standard errors lies in what is claimed.\n")
+        print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
+        print("CONTRADICTS: none of it\n")
 
 
 def mini_text(records, paper):
