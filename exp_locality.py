@@ -230,7 +230,7 @@ def plot(found, path):
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy (%)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
@@ -244,8 +244,8 @@ def plot_ours(axis, found, face, label):
     for row in rows.values():
         axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color="#D55E00", linewidth=0.8)
     dots = [(kernel, run) for row in rows.values() for kernel, runs in row.items() for run in runs]
-    xy = zip(*dots) if dots else ([], [])  # no dots, yet a place in the legend
-    axis.scatter(*xy, marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
+    if dots:
+        axis.scatter(*zip(*dots), marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -184,7 +184,7 @@ def outcome(args, line, paper, expected):
     worth += "" if expected is None else f"; the paper's full run: {expected:.2f}"
     report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
     if line["smoke"]:
-        worth, report = "a smoke run: it works, the accuracy means nothing", "none of smoke runs"
+        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     return (
         f"test accuracy {line['test_acc']:.2%} (best validation: {line['best_epoch']} of {line['epochs']})\n"
         f"  {worth}\n"
@@ -577,10 +577,7 @@ def plot_mini(cells, tasks, titles, labels, paper, title, path):
         axis.set_yticks(range(len(labels)), labels)
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
-    handles = {}
-    for axis in axes[0]:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, frameon=False)
+    legend_below(figure, axes[0])
     figure.suptitle(title)
     save_figure(figure, path)
 
@@ -598,6 +595,14 @@ def pyplot():
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def legend_below(figure, axes):
+    """One legend for all panels, of what some panel shows."""
+    handles = {}
+    for axis in axes:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
 
 
 def save_figure(figure, path):
