@@ -921,8 +921,7 @@ def require_finite(at, model=None, optimizer=None, schedule=None):
     if not finite:
         rate = "" if optimizer is None else f", lr {learning_rate(optimizer):.1e}"
         raise UserError(
-            f"the loss or a weight is no longer a number at step {at['step']}{rate}; the last good "
-            "checkpoint is kept: try a lower --lr"
+            f"the loss or a weight is no longer a number at step {at['step']}{rate}; try a lower --lr"
         )
     return loss
 
@@ -940,8 +939,8 @@ def warn_at_chance(curve, task, epochs):
     error = math.sqrt(share * (1 - share) / len(task.val.label))
     if max(line["val"]["acc"] for line in curve) < share + 2 * error:
         print(
-            f"warning: still at chance ({share:.1%}) after {len(curve)} epochs. Some tasks start with a "
-            "plateau: go on, or try another --seed, a lower --lr or --set-last-tenth",
+            f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start\n"
+            "with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.",
             flush=True,
         )
 

@@ -794,7 +794,7 @@ def smoke_task(name):
         else:
             counts, channels = dict(train=500, val=100, test=100), shape.get("channels", 1)
             splits = {split: smoke_image(n, draw, channels) for split, n in counts.items()}
-        print(f"smoke: {name} is a small synthetic stand-in whose label is spread over the whole sequence")
+        print(f"smoke: {name} is a small synthetic stand-in, not the real data")
     return Task(name, **shape, **splits, source=described(splits, made))
 
 

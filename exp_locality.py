@@ -183,7 +183,7 @@ def report(args):
         if r["budget"] == "paper" and r["cell"].keys() == {"kernel"}:
             full.setdefault(r["task"], {}).setdefault(r["cell"]["kernel"], []).append(r)
     print("### Table 1, as the paper ran it\n")
-    print("Test accuracy in %, ours / paper (share of MEGA's accuracy: ours / paper)\n")
+    print("Test accuracy in %, ours / paper (our share of MEGA's accuracy in %)\n")
     print(full_table(full) + "\n")
     variant = {r["run"]: label(r["cell"]) for r in found}
     records.print_reduced("Table 1", found, variant, lambda r: recipe(r["task"], **r["cell"]), data.TITLES)
@@ -193,20 +193,17 @@ def report(args):
 def full_table(cells):
     rows, depths = [], sorted({*TABLE7["depth"]})
     for kernel in sorted({*TABLE1, *(kernel for kernels in cells.values() for kernel in kernels)}):
-        row = [kernel, kernel // 2, " / ".join(str(reach(depth, kernel)) for depth in depths)]
+        row = [kernel, " / ".join(str(reach(depth, kernel)) for depth in depths)]
         for i, name in enumerate(TASKS7):
             ours = records.best_recipe(cells.get(name, {}).get(kernel, []))
-            share = percent(mean(r["test_acc"] for r in ours) / (MEGA[i] / 100)) if ours else "—"
-            paper, papers_share = "—", "—"
-            if kernel in TABLE1:
-                accuracy = TABLE1[kernel][i]
-                paper, papers_share = f"{accuracy:.2f}", f"{100 * accuracy / MEGA[i]:.2f}"
-            row.append(f"{summary(ours)} / {paper} ({share} / {papers_share})")
+            paper = f"{TABLE1[kernel][i]:.2f}" if kernel in TABLE1 else "—"
+            share = mean(r["test_acc"] for r in ours) / (MEGA[i] / 100) if ours else None
+            row.append(f"{summary(ours)} / {paper}" + (f" ({percent(share)} of MEGA)" if ours else ""))
         rows.append(row)
-    rows.append(["layers", "", "", *TABLE7["depth"]])
-    rows.append(["MEGA (original)", "", "", *(f"{accuracy:.2f}" for accuracy in MEGA)])
-    total = f"reach of {' / '.join(map(str, depths))} layers"
-    return markdown(["Kernel K", "reach of one layer", total, *(data.TITLES[name] for name in TASKS7)], rows)
+    rows.append(["layers", "", *TABLE7["depth"]])
+    rows.append(["MEGA", "", *(f"{accuracy:.2f}" for accuracy in MEGA)])
+    total = f"reach, {' / '.join(map(str, depths))} layers"
+    return markdown(["K", total, *(data.TITLES[name] for name in TASKS7)], rows)
 
 
 def plot(found, path):
@@ -235,7 +232,7 @@ def plot(found, path):
         axis.minorticks_off()
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy (%)")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
@@ -249,16 +246,14 @@ def plot_ours(axis, found, face, label):
     for row in rows.values():
         axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color="#D55E00", linewidth=0.8)
     dots = [(kernel, run) for row in rows.values() for kernel, runs in row.items() for run in runs]
-    xy = zip(*dots) if dots else ([], [])  # no dots, yet a place in the legend
-    axis.scatter(*xy, marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
+    if dots:
+        axis.scatter(*zip(*dots), marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
 
 
 # ------------------------------------------------------------------------------------------ command line
 
 
 def odd_kernel(text):
-    if text == "all":
-        return text
     kernel = common.positive_int(text)
     if kernel % 2 == 0:
         raise argparse.ArgumentTypeError(f"must be odd, to be centred on a position, not {kernel}")
@@ -268,7 +263,8 @@ def odd_kernel(text):
 def main(argv=None):
     parser = common.make_parser(__doc__, TASKS7)
     # fmt: off
-    parser.add_argument("--kernel", nargs="+", type=odd_kernel, metavar="K",
+    parser.add_argument("--kernel", nargs="+", metavar="K",
+        type=lambda text: text if text == "all" else odd_kernel(text),
         help="odd kernel sizes, or all: 5 7 11 21 31 61 (default all; with --smoke 5)")
     parser.add_argument("--norm-place", choices=("post", "after"),
         help="the block's norm elsewhere than in front of it")

@@ -180,20 +180,17 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
 
 def outcome(args, line, paper, expected):
     """The last lines of a cell: its number, what it is worth, and what comes next."""
+    worth = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
+    worth += "" if expected is None else f"; the paper's full run: {expected:.2f}"
+    report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
     if line["smoke"]:
-        worth = "a smoke run: it works, the accuracy means nothing"
-    elif expected is None:
-        worth = "the paper has no such cell"
-    elif line["budget"] == "paper":
-        worth = f"paper: {expected:.2f}"
-    else:
-        words = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
-        worth = f"{words}; the paper's full run: {expected:.2f}"
+        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     return (
-        f"test accuracy {line['test_acc']:.2%} (best of {line['epochs']} validations: {line['best_epoch']})\n"
+        f"test accuracy {line['test_acc']:.2%} (best validation: {line['best_epoch']} of {line['epochs']})\n"
         f"  {worth}\n"
         f"  weights: {args.out / line['run'] / 'best.pt'}\n"
-        f"  record: {args.out / 'results.jsonl'}; table: python {args.argv[0]} --report"
+        f"  record: {args.out / 'results.jsonl'}\n"
+        f"  table: {report}"
     )
 
 
@@ -290,15 +287,14 @@ def report_records(args, script, tasks=None, models=None, cell=None):
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
     records = [r for r in read_records(paths) if r["exp"] == exp and not r.get("smoke")]
     newest = {r["run"]: r for r in sorted(records, key=lambda r: r["date"])}
-    chosen = [
+    wanted = tasks if not args.task or "all" in args.task else args.task
+    return [
         r
         for r in newest.values()
-        if (tasks is None or r["task"] in tasks)
+        if (wanted is None or r["task"] in wanted)
         and (models is None or r["model"] in models)
         and (cell is None or r["cell"].keys() <= {*cell})
     ]
-    wanted = args.task and common.chosen(args.task, tasks or sorted({r["task"] for r in chosen}))
-    return [r for r in chosen if not wanted or r["task"] in wanted]
 
 
 def finished_runs(args, task, exps):
@@ -452,12 +448,12 @@ def report_plain(args, script):
     groups, first = {}, {}
     for r in report_records(args, script):
         key = r["budget"], r["task"], r["model"], json.dumps(r["cell"])
-        first.setdefault(key, r["hp"])
+        first.setdefault(key, r["hp"] | {"steps": None, "limit_test": None})
         groups.setdefault((*key, terms(r, first[key])), []).append(r)
     rows = []
     for (tier, task, model, cell, words), group in sorted(groups.items()):
         cell = ", ".join(f"{k} {v}" for k, v in json.loads(cell).items())
-        rows.append([task, model, cell or "—", tier, words or "—", summary(group)])
+        rows.append([task, model, cell or "—", tier, words or "—", summary(best_recipe(group))])
     print(markdown(["task", "model", "cell", "budget", "changed", "test accuracy (%)"], rows))
     print("\nSmoke runs are left out: their accuracy means nothing." if not rows else "")
 
@@ -520,7 +516,7 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
     if not cells:
         print(f"not run yet: python {Path(script).name} --task ... --mini\n")
     else:
-        print("Test accuracy in % ± standard error over n seeds; minutes of one core (paper: full size)\n")
+        print("Test accuracy in % ± standard error, n seeds, minutes of one core (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
         rows = []
         for name in labels:
@@ -540,7 +536,8 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
     if claims:
         header = ["claim", "measured (points)", "claimed", "verdict"]
         print(markdown(header, judged(claims, cells)) + "\n")
-        print(f"Verdicts: all, or nothing, of measured ± {ERRORS} standard errors lies in what is claimed.\n")
+        print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
+        print("CONTRADICTS: none of it\n")
 
 
 def mini_text(records, paper):
@@ -580,10 +577,7 @@ def plot_mini(cells, tasks, titles, labels, paper, title, path):
         axis.set_yticks(range(len(labels)), labels)
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
-    handles = {}
-    for axis in axes[0]:
-        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2, frameon=False)
+    legend_below(figure, axes[0])
     figure.suptitle(title)
     save_figure(figure, path)
 
@@ -601,6 +595,14 @@ def pyplot():
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def legend_below(figure, axes):
+    """One legend for all panels, of what some panel shows."""
+    handles = {}
+    for axis in axes:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
 
 
 def save_figure(figure, path):

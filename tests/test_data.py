@@ -78,6 +78,7 @@ def test_evaluation_sees_every_example_once_within_its_budget():
     seen = [bytes((row[mask] - 3).byte().numpy()) for b in batches for row, mask in zip(b.tokens, b.mask)]
     assert Counter(seen) == Counter(documents(task.test))
     assert max(b.tokens.numel() for b in batches if len(b.label) > 1) <= 2000
+    assert len(list(task.evaluation_batches("test", positions=1))) == len(task.test.label)
     shares = [b for rank in range(3) for b in task.evaluation_batches("test", 2000, rank, 3)]
     assert sorted(len(b.label) for b in shares) == sorted(len(b.label) for b in batches)
 

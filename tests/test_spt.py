@@ -406,6 +406,8 @@ def test_flags_go_before_the_smoke_settings_and_reach_their_half():
     assert (first["hours"], hp["hours"]) == (2, 6)  # shared like all totals
     args = flags("--hours", "8")
     assert [half["hours"] for half in exp_spt.recipe("image", Cell("s4", "masked"), args)] == [8, 8]
+    halves = exp_spt.recipe("text", Cell("rotary", "masked"), flags("--steps", "80"), task=tiny("text"))
+    assert [half["warmup"] for half in halves] == [10, 10]  # a quarter, where the table's is longer
 
 
 @pytest.mark.parametrize("given", ["", "--epochs 150", "--steps 2000000"])
@@ -529,6 +531,7 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     assert spt["budget"] == scratch["budget"] == "reduced"
     assert spt["epochs"] + first["epochs"] == scratch["epochs"] == 20 and len(spt["train_curve"]) == 6
     assert spt["test_acc"] >= scratch["test_acc"] - 0.05
+    assert spt["train_curve"][-1] == round(spt["train_acc"], 4)
     assert spt["train_curve"][-1] > scratch["train_curve"][5]  # after as many epochs with labels
 
 
