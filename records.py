@@ -562,7 +562,8 @@ def baseline_text(cells, task, name):
 def plot_mini(cells, tasks, titles, labels, paper, title, path):
     """Ours at the mini tier (dots with standard errors) and the paper's at full size (circles), one panel a
     task, one line a variant."""
-    labels = [name for name in labels if any((task, name) in cells for task in tasks)]
+    there = {name for _, name in cells if "; " not in name}  # cells of the table, nothing changed
+    labels = [name for name in labels if name in there]
     plt = pyplot()
     size = (2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels))
     figure, axes = plt.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False, layout="constrained")
