@@ -165,7 +165,7 @@ def make_parser(description, tasks, techniques=True):
     add = parser.add_argument_group("what to run").add_argument
     add("--task", nargs="+", choices=[*tasks, "all"], metavar="TASK", help=f"{', '.join(tasks)}, or all")
     add("--mini", action="store_true", help="small data and a small model: minutes on one CPU core")
-    add("--smoke", action="store_true", help="check that it runs: seconds; the accuracy means nothing")
+    add("--smoke", action="store_true", help="check that it runs: seconds (Path-X: minutes), no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
         metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
@@ -179,11 +179,11 @@ def make_parser(description, tasks, techniques=True):
     add("--batch-size", type=positive_int, metavar="B", help="examples per step, over all parts and ranks")
     add("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
     add("--set-last-tenth", action="store_true", default=None,
-        help="use 0.1 x LR in the last 10 %% of the steps also where plateaus went lower (the authors' code)")
+        help="set the rate to 0.1 x LR for the last 10 %% of the steps, even if it was lower (authors' code)")
     add("--no-bucket", dest="bucket", action="store_false", default=None,
-        help="do not batch by length; much more padding")
+        help="mix all lengths in a batch: slower")
     add("--limit", type=positive_int, metavar="N",
-        help="train on N examples (nested subsets; of a generated task more than it has: fresh ones)")
+        help="train on N examples; smaller sets lie in larger ones; ListOps makes more than it has")
     add("--limit-test", type=positive_int, metavar="N", help="test on N examples (a fixed choice)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
@@ -643,6 +643,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
 
+        print(f"testing on {len(task.test.label):,} examples", flush=True)
         test = last = measure("test")
         best = load_checkpoint(folder / "best.pt", device)
         if best["epoch"] < len(at["curve"]):
@@ -861,7 +862,7 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
     together = finish_step() if ranks() > 1 else contextlib.nullcontext()  # or one rank leaves the others
     with together as stop:
         batches = task.evaluation_batches(split, most, rank(), ranks())
-        title = "validating" if split == "val" else f"testing on {len(task.test.label):,} examples"
+        title = "validating" if split == "val" else "testing"
         for batch in tqdm(batches, title, leave=False, disable=no_bar()):
             with autocast:
                 loss, metrics = loss_fn(model, batch)

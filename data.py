@@ -149,7 +149,7 @@ class Task:
             if not (known and fits and (edges.diff() >= 0).all()):
                 raise DataError(
                     f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
-                    "number of tokens; what is packed and is not like that is to be deleted"
+                    "number of tokens; delete the packed folder, it is made again"
                 )
             documents = edges.diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
@@ -952,7 +952,7 @@ def require_flags(name, augment, max_length):
     has = AUGMENTATIONS.get(name, ())
     if augment is not None and augment not in has:
         known = f"it has {', '.join(has)}" if has else "it has none"
-        raise DataError(f"--augment {augment} changes nothing of {name} ({known}); leave the flag out")
+        raise DataError(f"{TITLES[name]} has no augmentation {augment} ({known}); leave --augment out")
     if max_length is not None and name not in ("text", "retrieval"):
         raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
     if max_length is not None and max_length > SHAPES[name]["max_length"]:

@@ -212,16 +212,16 @@ def plot(found, path):
     plt = records.pyplot()
     figure, axes = plt.subplots(1, len(TASKS7), figsize=(16, 3.8), sharex=True, layout="constrained")
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
-        axis.axhline(MEGA[i], color="0.6", linestyle=":", label="MEGA (original)")
+        axis.axhline(MEGA[i], color=records.GREY, linestyle=":", label="MEGA (original)")
         axis.plot(
             list(TABLE1),
             [row[i] for row in TABLE1.values()],
-            color="#0072B2",
+            color=records.BLUE,
             marker=".",
             label="paper A, Table 1",
         )
         ours = [r for r in found if r["task"] == name]
-        plot_ours(axis, [r for r in ours if r["budget"] == "paper"], "#D55E00", "ours, paper's budget")
+        plot_ours(axis, [r for r in ours if r["budget"] == "paper"], records.ORANGE, "ours, paper's budget")
         plot_ours(axis, [r for r in ours if r["budget"] == "reduced"], "none", "ours, reduced budget")
         axis.set(
             title=f"{data.TITLES[name]} ({TABLE7['depth'][i]} layers)",
@@ -244,10 +244,10 @@ def plot_ours(axis, found, face, label):
         row = rows.setdefault((words, r["data"]["hash"]), {})
         row.setdefault(r["cell"]["kernel"], []).append(100 * r["test_acc"])
     for row in rows.values():
-        axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color="#D55E00", linewidth=0.8)
+        axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color=records.ORANGE, linewidth=0.8)
     dots = [(kernel, run) for row in rows.values() for kernel, runs in row.items() for run in runs]
     if dots:
-        axis.scatter(*zip(*dots), marker="o", facecolor=face, edgecolor="#D55E00", zorder=3, label=label)
+        axis.scatter(*zip(*dots), marker="o", facecolor=face, edgecolor=records.ORANGE, zorder=3, label=label)
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -892,7 +892,7 @@ class SGConvBlock(KernelBlock):
     ):
         super().__init__(d_model, **block)
         self.position_decay = position_decay
-        scales = 1 + math.ceil(math.log2(max_length / kernel_dim))
+        scales = 1 + max(0, math.ceil(math.log2(max_length / kernel_dim)))
         self.full_length = kernel_dim << (scales - 1)
         self.kernel_taps = nn.Parameter(torch.randn(scales, self.rows, d_model, kernel_dim))
         self.kernel_taps.optim = {"lr": kernel_lr}

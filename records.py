@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import math
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -421,6 +422,11 @@ def paper_and_ours_rows(label, paper, records, tasks):
     return rows
 
 
+def numbers(words):
+    """Those of a text, to sort by: 4 epochs stand before 16."""
+    return [int(n) for n in re.findall(r"\d+", words.replace(",", ""))]
+
+
 def print_reduced(table, records, variant, recipe, titles):
     """Print the runs below the paper's budget, if there are any. Runs of one task on equal terms are
     neighbours, in the order of the variants; they may be compared.
@@ -437,7 +443,7 @@ def print_reduced(table, records, variant, recipe, titles):
     if groups:
         rows = [
             [titles[tasks[i]], names[j], summary(best_recipe(groups[i, words, j])), words]
-            for i, words, j in sorted(groups)
+            for i, words, j in sorted(groups, key=lambda key: (key[0], numbers(key[1]), key[1:]))
         ]
         print(f"### {table} at reduced budgets\n\nCompare rows with equal terms only\n")
         print(markdown(["Task", "", "test accuracy (%)", "trained on"], rows) + "\n")
