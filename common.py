@@ -30,19 +30,12 @@ import threading
 import time
 from pathlib import Path
 
-QUIET = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-if QUIET:  # Ctrl-C while torch is imported: no traceback
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+import torch
+import torch.distributed as dist
+from torch.nn import functional as F
+from tqdm import tqdm
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-from tqdm import tqdm  # noqa: E402
-
-from fetch import DataError  # noqa: E402
-
-if QUIET:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+from fetch import DataError
 
 # A kill costs at most this much training (the tests shorten it).
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
