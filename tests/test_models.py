@@ -109,7 +109,6 @@ def test_kernels_and_scans_do_not_notice_autocast():
         "lru_apply": dict(u=u, B=state, C=gate, D=dt)
         | {name: torch.full((4,), -1.0) for name in ("nu_log", "theta_log", "gamma_log")},
         "long_conv": dict(k_fwd=randn(3, 40, **single), u=u.mT, k_bwd=randn(3, 40, **single)),
-        "chunked_conv1d": dict(x=u, weight=randn(3, 3, 15, **single), bias=dt),
     }
     for name, arguments in calls.items():
         want = getattr(models, name)(**arguments)
