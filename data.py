@@ -951,8 +951,8 @@ def require_flags(name, augment, max_length):
     meaning, and models would grow with a length that the data do not have."""
     has = AUGMENTATIONS.get(name, ())
     if augment is not None and augment not in has:
-        known = f"it has {', '.join(has)}" if has else "it has none"
-        raise DataError(f"{TITLES[name]} has no augmentation {augment} ({known}); leave --augment out")
+        known = ", ".join(has) or "none"
+        raise DataError(f"--augment {augment}: {TITLES[name]} has {known}; leave the flag out")
     if max_length is not None and name not in ("text", "retrieval"):
         raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
     if max_length is not None and max_length > SHAPES[name]["max_length"]:

@@ -999,7 +999,9 @@ def check(args, chosen):
     shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
     if not chosen:
         have = {n: [m for m in MODELS if has_recipe(n, m, args.mini)] for n in {*args.task} - {"all"}}
-        advice = ", ".join(f"{n} has {' '.join(there) or 'no model'}" for n, there in have.items())
+        advice = ", ".join(
+            f"{n} has {'--model ' * bool(there)}{' '.join(there) or 'no model'}" for n, there in have.items()
+        )
         raise UserError(f"nothing to run{' with --mini' * args.mini}: {advice}")
     if args.set_last_tenth and not args.mini:
         raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")

@@ -570,6 +570,8 @@ def plot_mini(cells, tasks, titles, labels, paper, title, path):
     task, one line a variant."""
     there = {name for _, name in cells if "; " not in name}  # cells of the table, nothing changed
     labels = [name for name in labels if name in there]
+    if not labels:
+        return
     plt = pyplot()
     size = (2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels))
     figure, axes = plt.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False, layout="constrained")

@@ -555,11 +555,11 @@ def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name
 
 
 @pytest.mark.parametrize("name, given, words", [
-    ("text", dict(augment="paper"), "changes nothing of text .it has none"),
-    ("text", dict(augment="none"), "changes nothing of text"),
-    ("listops", dict(augment="flip"), "listops .it has paper, none"),  # it would not be shuffled
-    ("pathfinder", dict(augment="none"), "it has flip, d4"),
-    ("scifar", dict(augment="flip"), "it has none"),
+    ("text", dict(augment="paper"), "augment paper: Text has none"),
+    ("text", dict(augment="none"), "augment none: Text"),
+    ("listops", dict(augment="flip"), "ListOps has paper, none"),  # it would not be shuffled
+    ("pathfinder", dict(augment="none"), "has flip, d4"),
+    ("scifar", dict(augment="flip"), "has none"),
     ("listops", dict(max_length=100), "listops cannot be cut"),
     ("text", dict(max_length=5000), "at most 4096 bytes"),  # the model would grow and the data would not
 ])  # fmt: skip

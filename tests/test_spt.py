@@ -442,7 +442,7 @@ def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
 def test_commands_of_old_records_still_name_their_runs():
     files = sorted(Path(exp_spt.__file__).with_name("results").glob("*.jsonl"))
     found = [r for r in records.read_records(files) if r["exp"].startswith("spt")]
-    assert len(found) >= 9
+    assert len(found) >= 4
     for r in found:
         task = replace(tiny(r["task"], n=r["limit"]), source={"hash": r["data"]["hash"]})
         args, names = exp_spt.make_parser().parse_args(r["argv"][1:]), []
