@@ -280,8 +280,7 @@ def report(args):
         for name in TASKS:
             print_dial(name, {row: group for (task, row), group in cells.items() if task == name}, args, tier)
         if tier == "mini":
-            header = ["claim", "measured (points)", "claimed", "verdict"]
-            print(markdown(header, records.judged(CLAIMS, cells)) + "\n")
+            records.print_claims(CLAIMS, cells)
         if args.mini:
             return
 

@@ -540,10 +540,15 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
             print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
         plot_mini(cells, tasks, titles, labels, paper, title, path)
     if claims:
-        header = ["claim", "measured (points)", "claimed", "verdict"]
-        print(markdown(header, judged(claims, cells)) + "\n")
-        print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
-        print("CONTRADICTS: none of it\n")
+        print_claims(claims, cells)
+
+
+def print_claims(claims, cells):
+    """The table of claims and what its verdicts mean; arguments as in judged."""
+    header = ["claim", "measured (points)", "claimed", "verdict"]
+    print(markdown(header, judged(claims, cells)) + "\n")
+    print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
+    print("CONTRADICTS: none of it\n")
 
 
 def mini_text(records, paper):
