@@ -161,9 +161,14 @@ class Task:
         return {name: getattr(self, name) for name in SPLITS}
 
     def tested_on(self, n):
-        """The task with n test examples (None: all), nested like the training examples of limited."""
+        """The task with n test examples (None: all), nested like the training examples of limited. Raises
+        DataError where there are fewer."""
         if n is None:
             return self
+        if n > len(self.test.label):
+            raise DataError(
+                f"--limit-test {n}: {self.name} has {len(self.test.label)} test examples; give fewer"
+            )
         return replace(self, test=select(self.test, fixed_order(len(self.test.label))[:n], self.docs))
 
     def to(self, device):

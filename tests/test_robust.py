@@ -127,6 +127,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("--task text --steps 5 --epochs 5", "--epochs"),
         (f"--task text --device {MISSING} --smoke", f"--device {MISSING}"),
         ("--task text --smoke --limit 100000", "512"),
+        ("--task text --smoke --limit-test 100000", "128"),
         ("--task text --smoke --out /proc/nowhere", "/proc/nowhere"),
         (f"--task text --smoke --out {'x' * 300}", "too long"),
         ("--report nowhere.jsonl", "no such records file"),
