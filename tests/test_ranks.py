@@ -147,7 +147,7 @@ def test_micro_batches_are_refused_where_they_would_be_another_mathematics(fit_a
 
 def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     """Both ranks write one record and print once; its accuracy is that of a run in one process."""
-    cell = [*TINY, "--limit", "256", "--epochs", "10", "--out"]
+    cell = [*TINY, "--limit", "256", "--epochs", "40", "--out"]  # long enough to be stopped in time
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
     command = [*torchrun, str(free_port()), str(ROOT / "exp_locality.py"), *cell, str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
