@@ -52,7 +52,7 @@ MINI7 = TABLE7 | dict(
     groups       = (    1,   1,     1,      1,     1),
     lr           = ( 1e-3, 1e-3, 1e-3,   1e-3,  1e-3),
     batch_size   = (   16,  32,    16,     32,    32),
-    epochs       = (    5,  10,    10,     10,     4),
+    epochs       = (    5,  10,    10,     10,     3),
 )
 MINI_LR = dict(  # instead, where it was searched for a kernel (with the techniques): see above
     image        = {5: 3e-3, 31: 3e-3},
