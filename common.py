@@ -148,9 +148,14 @@ def duration(text):
     return found
 
 
-def make_parser(description, tasks, techniques=True):
+# Rows of a recipe that a flag of the same name overrides.
+OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
+OVERRIDES += ("max_length", "limit_test")
+
+
+def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags that every experiment has; `tasks` are the columns of its table. techniques:
-    with the flags of paper A's training techniques."""
+    with the flags of paper A's training techniques; trains: with those that change a recipe."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -165,7 +170,9 @@ def make_parser(description, tasks, techniques=True):
     add("--report", nargs="*", metavar="FILE",
         help="print the tables from records (default: OUT/results.jsonl and results/) and exit")
 
-    add = parser.add_argument_group("changes of the recipe (another cell, marked in tables)").add_argument
+    parser.set_defaults(eval=False, **dict.fromkeys((*OVERRIDES, "limit")))
+    group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")
+    add = group.add_argument if trains else lambda *flags, **how: None
     add("--epochs", type=positive_int, metavar="N", help="training epochs")
     add("--steps", type=positive_int, metavar="N", help="train for N steps, whatever the number of examples")
     add("--lr", type=positive_float, help="learning rate")
@@ -195,6 +202,8 @@ def make_parser(description, tasks, techniques=True):
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
+    if techniques:
+        add("--eval", action="store_true", help="train nothing: test a finished cell's best weights again")
     add("--fresh", action="store_true", help="start over: ignore this cell's checkpoint and record")
     # fmt: on
     return parser
@@ -206,6 +215,8 @@ def parse_args(parser, argv):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
+    given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
+    needless = [f for f in given if f not in ("--report", "--task", "--mini", "--figure", "--out")]
     if args.mini and args.amp == "auto":
         args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     if not args.task and args.report is None:
@@ -216,6 +227,8 @@ def parse_args(parser, argv):
         parser.error("--steps and --epochs both say how long to train; give one of them")
     if args.report is None:
         join_ranks(parser, args.device)
+    elif needless:
+        parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
@@ -228,9 +241,6 @@ def chosen(values, every):
     return list(every) if "all" in values else sorted({*values}, key=list(every).index)
 
 
-# Rows of a recipe that a flag of the same name overrides.
-OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
-OVERRIDES += ("max_length", "limit_test")
 # Rows of a recipe that are not for the model.
 TRAINING = ("lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "epochs", "steps", "clip")
 TRAINING += ("technique", "augment", "denoise_norm", "stride", "hours", "limit_test")
@@ -246,9 +256,9 @@ def overrides(args):
     return {row: value for row in OVERRIDES if (value := getattr(args, row, None)) is not None}
 
 
-def overriding_flags(args):
-    """Those flags as they were typed, e.g. ["--lr"]: for messages."""
-    return [f"--{'no-' * (row == 'bucket')}{row.replace('_', '-')}" for row in overrides(args)]
+def flag(row):
+    """What is typed for a row of a recipe or of args: batch_size -> --batch-size."""
+    return f"--{'no-' * (row == 'bucket')}{row.replace('_', '-')}"
 
 
 def model_rows(hp):

@@ -142,7 +142,7 @@ TABLES = {  # S4D is S4 with a diagonal matrix
 MINI6 = dict(
     depth=4, d_model=64, d_hidden=128, d_attention=32, n_ssm=None, blocks=1, dropout=0.0,
     embedding_dropout=0.0, embedding_std=0.125, lr=1e-3, weight_decay=0.05,
-    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(8, 10, 10, 10, 6),
+    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(4, 10, 10, 10, 6),
 )
 MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
 MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)
@@ -281,9 +281,9 @@ def report(args):
     found = records.report_records(args, __file__, TASKS6, TABLES, ("techniques",))
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in found}
     records.report_mini(
+        args,
         found,
         title="Table 3: do free long kernels match S4 and S5?",
-        script=__file__,
         tasks=TASKS6,
         titles=data.TITLES,
         variants=map(label, TABLES),
@@ -291,7 +291,7 @@ def report(args):
         recipe=lambda r: recipe_of(r, mini=True),
         paper=paper_number,
         claims=CLAIMS,
-        path=args.out / "table3-mini.png",
+        figure="table3-mini.png",
     )
     if args.mini:
         return
@@ -322,7 +322,7 @@ WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernel
 
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
-    given = common.overriding_flags(args) + ["--limit"] * bool(args.limit)
+    given = [common.flag(row) for row in (*common.OVERRIDES, "limit") if getattr(args, row, None) is not None]
     if given:
         raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
     if args.checkpoint:
@@ -479,9 +479,7 @@ def main(argv=None):
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
         names = data.require(common.chosen(args.task, TASKS6), args)
-        records.run_cells(args, product(names, chosen), run_cell)
-        if args.mini:
-            report(args)
+        records.run_cells(args, product(names, chosen), run_cell, report)
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ def draw(args, task, figures, chosen=None):
 
 
 def main(argv=None):
-    parser = common.make_parser(__doc__, ("listops",), techniques=False)
+    parser = common.make_parser(__doc__, ("listops",), techniques=False, trains=False)
     # fmt: off
     add = parser.add_argument
     add("--figure", nargs="+", type=int, choices=(1, 2, 3),
@@ -302,14 +302,10 @@ def main(argv=None):
     with common.exit_cleanly():
         if args.report is not None:
             return report(args)
-        given = common.overriding_flags(args)
-        if given and not args.smoke:
-            raise common.UserError(f"nothing is trained or cut here; leave {', '.join(given)} out")
         if args.checkpoint and args.figure == [1]:
             raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
         chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
-        options = dict(limit=args.limit, max_length=args.max_length, smoke=args.smoke, mini=args.mini)
-        task = data.load("listops", args.data_dir, augment="none", **options)
+        task = data.load("listops", args.data_dir, augment="none", smoke=args.smoke, mini=args.mini)
         if not args.figure:
             records.run_cells(args, [(task, rule) for rule in RULES], run_cell)
         if args.smoke and not args.checkpoint and args.figure != [1]:

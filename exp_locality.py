@@ -164,17 +164,17 @@ def report(args):
     found = records.report_records(args, __file__, TASKS7, ("conv",), ("kernel", "norm_place", "techniques"))
     found.sort(key=lambda r: r["cell"]["kernel"])
     records.report_mini(
+        args,
         found,
         title="Table 1: how far do small convolutions get?",
-        script=__file__,
         tasks=TASKS7,
         titles=data.TITLES,
-        variants=[],
+        variants=[label({"kernel": k} | extra) for k in TABLE1 for extra in ({}, {"techniques": "no"})],
         label=lambda r: label(r["cell"]),
         recipe=lambda r: recipe(r["task"], mini=True, **r["cell"]),
         paper=paper_number,
         claims=CLAIMS,
-        path=args.out / "table1-mini.png",
+        figure="table1-mini.png",
     )
     if args.mini:
         return
@@ -276,9 +276,7 @@ def main(argv=None):
         kernels = args.kernel or ([5] if args.smoke else ["all"])
         kernels = sorted({*TABLE1, *kernels} - {"all"} if "all" in kernels else {*kernels})
         names = data.require(common.chosen(args.task, TASKS7), args)
-        records.run_cells(args, product(names, kernels), run_cell)
-        if args.mini:
-            report(args)
+        records.run_cells(args, product(names, kernels), run_cell, report)
 
 
 if __name__ == "__main__":

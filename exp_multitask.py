@@ -251,9 +251,9 @@ def report(args):
     found = records.report_records(args, __file__, COLUMNS, [*TABLES, *VARIANTS], ("techniques",))
     variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in found}
     records.report_mini(
+        args,
         found,
         title="Table 2: what do the training techniques give?",
-        script=__file__,
         tasks=COLUMNS,
         titles=data.TITLES,
         variants=LABELS.values(),
@@ -261,7 +261,7 @@ def report(args):
         recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
         paper=paper_number,
         claims=CLAIMS,
-        path=args.out / "table2-mini.png",
+        figure="table2-mini.png",
     )
     plot_data(found, args.out / "techniques-are-data-mini.png")
     if args.mini:
@@ -321,9 +321,7 @@ def main(argv=None):
             return report(args)
         chosen = common.chosen(args.model or ["transformer"], [*TABLES, *VARIANTS])
         names = data.require(common.chosen(args.task, COLUMNS), args)
-        records.run_cells(args, product(names, chosen), run_cell)
-        if args.mini:
-            report(args)
+        records.run_cells(args, product(names, chosen), run_cell, report)
 
 
 if __name__ == "__main__":

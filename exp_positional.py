@@ -115,9 +115,9 @@ def report(args):
             found.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in found}
     records.report_mini(
+        args,
         found,
         title="Table 4: which positions does a Transformer need?",
-        script=__file__,
         tasks=COLUMNS,
         titles=data.TITLES,
         variants=[label(*column) for column in reversed(COLUMNS4)],
@@ -125,7 +125,7 @@ def report(args):
         recipe=lambda r: variant_recipe(r["task"], **r["cell"], mini=True),
         paper=paper_number,
         claims=CLAIMS,
-        path=args.out / "table4-mini.png",
+        figure="table4-mini.png",
     )
     if args.mini:
         return
@@ -175,9 +175,7 @@ def main(argv=None):
         if args.flip_half and any(not position.startswith("rotary") for position in positions):
             raise common.UserError("--flip-half is about rotary frequencies; give --position rotary")
         names = data.require(common.chosen(args.task, COLUMNS), args)
-        records.run_cells(args, product(names, positions), run_cell)
-        if args.mini:
-            report(args)
+        records.run_cells(args, product(names, positions), run_cell, report)
 
 
 if __name__ == "__main__":

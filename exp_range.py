@@ -61,7 +61,7 @@ NAMES = dict(
     mega="MEGA",
 )
 # The mini tier: all models alike.
-MINI = dict(text=dict(epochs=10), image=dict(epochs=5), listops=dict(epochs=4), retrieval=dict(epochs=4))
+MINI = dict(text=dict(epochs=10), image=dict(epochs=5), listops=dict(epochs=3), retrieval=dict(epochs=4))
 
 
 def dial(task, *signed):
@@ -355,9 +355,7 @@ def main(argv=None):
         pairs = [(m, k) for m in chosen for k in (kernels if m == "conv" else [None])]
         names = data.require(common.chosen(args.task, TASKS), args)
         cells = [(name, m, k, s) for name, (m, k), s in product(names, pairs, strides)]
-        records.run_cells(args, cells, run_cell)
-        if args.mini:
-            report(args)
+        records.run_cells(args, cells, run_cell, report)
 
 
 if __name__ == "__main__":

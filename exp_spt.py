@@ -743,9 +743,9 @@ def report(args):
     found = [r for r in found if cells[r["run"]]]
     if not args.figure:
         records.report_mini(
+            args,
             found,
             title="Self-pretraining",
-            script=__file__,
             tasks=TASKS,
             titles=data.TITLES,
             variants=[],
@@ -753,7 +753,7 @@ def report(args):
             recipe=lambda r: recipe(r["task"], cells[r["run"]], mini=True)[1],
             paper=paper_number,
             claims=CLAIMS,
-            path=args.out / "spt-mini.png",
+            figure="spt-mini.png",
         )
     if args.mini:
         return
@@ -1050,10 +1050,7 @@ def main(argv=None):
         chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
         check(args, chosen)
         data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
-        records.run_cells(args, chosen, run_cell)
-        if args.mini:
-            args.report = []
-            report(args)
+        records.run_cells(args, chosen, run_cell, report)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What is a run, where is its record, and how do records become tables and figures? Imports common, never
 the other way round.
 
+    python records.py runs/RUN results/curves/RUN.jsonl   draw the curves of runs into curves.png
+
 A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
 task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
 when OUT/results.jsonl has a record with that name. An experimenter needs `run_cell` and can skip the rest.
@@ -170,6 +172,8 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
         if getattr(args, flag) not in (None, found):  # the record would say what was not done
             raise UserError(f"--{flag.replace('_', '-')}: the script does not cut its task; see data.limited")
     identity = make_identity(args, script, task, model, cell, seed, hp)
+    if args.eval:
+        return test_again(args, run_name(identity), task, build(), loss_fn, hp)
     if is_done(args, script, run_name(identity)):
         return
     tier = budget(args, hp, paper)
@@ -177,6 +181,23 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
         args, script=script, identity=identity, task=task, hp=hp, build=build, loss_fn=loss_fn, budget=tier
     )
     print(outcome(args, line, paper, expected), flush=True)
+
+
+def test_again(args, name, task, model, loss_fn, hp):
+    """--eval: print the test accuracy that a run's best weights have here and now. Raises UserError where
+    there are none, or where they are of another model."""
+    path, device = args.out / name / "best.pt", common.resolve_device(args.device)
+    best = common.load_checkpoint(path, device, remedy="train it with --fresh")
+    if best is None:
+        raise UserError(f"{path} is not there; leave --eval out to train this cell")
+    try:
+        model.to(device).load_state_dict(best["model"])
+    except RuntimeError as error:
+        raise UserError(f"{path} is of another model, since the code changed") from error
+    task = task.tested_on(hp.get("limit_test")).to(device)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=common.use_bf16(args.amp, device))
+    found = common.evaluate(model, task, loss_fn, hp, autocast, args.micro_batch, "test")
+    print(f"{name}\n  test accuracy {found['acc']:.2%} of {path}, epoch {best['epoch']}", flush=True)
 
 
 def outcome(args, line, paper, expected):
@@ -195,8 +216,8 @@ def outcome(args, line, paper, expected):
     )
 
 
-def run_cells(args, cells, run):
-    """run(args, *cell, seed) for each cell of a command and each of its seeds.
+def run_cells(args, cells, run, report=None):
+    """run(args, *cell, seed) for each cell of a command and each of its seeds; at the mini tier report(args).
 
     A cell that cannot be trained does not keep the others from their turn: at the end Interrupted is raised
     if other processes were at some of the cells, UserError if some failed.
@@ -218,6 +239,8 @@ def run_cells(args, cells, run):
         raise UserError(f"{failed} of {len(runs)} cells did not finish, for the reasons above")
     if busy:
         raise common.Interrupted(f"{busy} of {len(runs)} cells are being trained by other processes")
+    if report and args.mini and not args.eval:
+        report(args)
 
 
 # ------------------------------------------------------------------------------------------ records
@@ -248,6 +271,8 @@ def is_record(line):
         and line["test_acc"] <= 1
         and (line["test_acc"] >= 0 or line.get("score") == "R^2")
         and isinstance(line.get("seed"), int)
+        and isinstance(line.get("seconds"), float)
+        and not any(isinstance(v, (list, dict)) for v in line["cell"].values())
         and isinstance(line.get("limit"), (int, type(None)))
     )
 
@@ -502,7 +527,7 @@ def judged(claims, cells):
     return rows
 
 
-def report_mini(records, *, title, script, tasks, titles, variants, label, recipe, paper, claims, path):
+def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure):
     """Print a script's mini tier and draw its figure: ours with n and standard error, the paper's numbers for
     orientation, what a cell costs, and the claims with their verdicts.
 
@@ -520,7 +545,7 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
     tasks = [name for name in tasks if any(task == name for task, _ in cells)]
     print(f"### {title} (mini tier)\n")
     if not cells:
-        print(f"not run yet: python {Path(script).name} --task ... --mini\n")
+        print(f"not run yet: python {args.argv[0]} --task ... --mini\n")
     else:
         print("Test accuracy in % ± standard error, n seeds, minutes of one core (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
@@ -538,7 +563,9 @@ def report_mini(records, *, title, script, tasks, titles, variants, label, recip
         unofficial = {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}
         if unofficial:
             print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
-        plot_mini(cells, tasks, titles, labels, paper, title, path)
+        plot_mini(cells, tasks, titles, labels, paper, title, args.out / figure)
+    if args.task and "all" not in args.task:  # the records of the others were left out
+        claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
     if claims:
         print_claims(claims, cells)
 
@@ -625,3 +652,26 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=120)
     pyplot().close(figure)
     print(f"figure: {path}")
+
+
+def plot_curves(paths, path):
+    """Accuracy against steps, training dashed and validation solid, of run folders or of their logs."""
+    figure, axis = pyplot().subplots(figsize=(7, 4), layout="constrained")
+    for i, log in enumerate(path / "log.jsonl" if path.is_dir() else path for path in paths):
+        lines = [json.loads(text) for text in log.read_text().splitlines()]
+        steps = [line["step"] for line in lines]
+        for split, style in (("train", "--"), ("val", "-")):
+            name = log.parent.name if log.name == "log.jsonl" else log.stem
+            accuracies = [100 * line[split]["acc"] for line in lines]
+            axis.plot(steps, accuracies, style, color=f"C{i}", label=f"{name}, {split}")
+    axis.set(xlabel="steps", ylabel="accuracy (%)")
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", fontsize=7, frameon=False)
+    save_figure(figure, path)
+
+
+if __name__ == "__main__":
+    with common.exit_cleanly():
+        if not sys.argv[1:]:
+            raise UserError("name run folders or their logs: python records.py runs/RUN ...")
+        plot_curves([Path(name) for name in sys.argv[1:]], Path("curves.png"))

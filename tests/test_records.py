@@ -24,7 +24,9 @@ ROOT = Path(__file__).parent.parent
 
 # What every table reads of a record.
 RECORD = dict(run="a", exp="locality", task="text", model="conv", cell={"kernel": 5}, seed=0, limit=None)
-RECORD |= dict(budget="paper", date="2026-01-01", val_acc=0.5, test_acc=0.5, hp={}, data={"hash": "a"})
+RECORD |= dict(
+    budget="paper", date="2026-01-01", val_acc=0.5, test_acc=0.5, seconds=60.0, hp={}, data={"hash": "a"}
+)
 
 
 @pytest.fixture
@@ -394,10 +396,8 @@ def test_a_recorded_run_of_table_1_has_the_identity_of_its_command(line, monkeyp
     monkeypatch.setattr(data, "load_recipe", load)
     monkeypatch.setattr(records, "run_cell", run_cell)
     monkeypatch.setattr(exp_locality, "report", lambda args: None)
-    rate = (
-        ["--lr", str(line["hp"]["lr"])] if line.get("mini") else []
-    )  # Text's was searched after its first runs
-    exp_locality.main([*line["argv"][1:], *rate])
+    rows = {"--lr": "lr", "--epochs": "epochs"} if line.get("mini") else {}  # changed after the first runs
+    exp_locality.main([*line["argv"][1:], *(str(w) for f, row in rows.items() for w in (f, line["hp"][row]))])
     [identity] = [one for one in found if (one["cell"], one["seed"]) == (line["cell"], line["seed"])]
     if line["hp"]["technique"] == "denoising" and "denoise_norm" not in line["hp"]:
         assert identity["hp"].pop("denoise_norm") == "set"
@@ -500,7 +500,7 @@ def test_reports_keep_budgets_apart_and_average_seeds(tmp_path, capsys):
     """Promise 7: paper, reduced, mini and smoke; two data sets under one recipe are not one mean either."""
     hp, mini = exp_locality.recipe("text", kernel=5), exp_locality.recipe("text", mini=True, kernel=5)
     half = hp | {"epochs": 4, "lr": 0.01}
-    cost = {"seconds": 60.0, "chance": 0.5}
+    cost = {"chance": 0.5}
     out = report_of(
         tmp_path,
         capsys,
@@ -520,3 +520,22 @@ def test_reports_keep_budgets_apart_and_average_seeds(tmp_path, capsys):
     assert len(rows) == 2 and "70.0 ± 0.3 n=2 1 min (paper 89.0)" in rows[0]
     assert "K=5; lr 0.5" in rows[1] and "60.0 ± 0.5 n=1" in rows[1]
     assert "99.99" not in out and "70.00 (" not in rest and "88.50" not in small
+
+
+def test_eval_measures_the_record_again_and_trains_nothing(run, tmp_path, capsys):
+    cell = ["--task", "listops", "--smoke", "--epochs", "1", "--limit", "64"]
+    assert run(*cell, "--eval") == 2  # there is nothing to test yet
+    assert run(*cell) == 0
+    [line] = lines_of(tmp_path / "results.jsonl")
+    capsys.readouterr()
+    assert run(*cell, "--eval") == 0
+    assert f"test accuracy {line['test_acc']:.2%} of" in capsys.readouterr().out
+    assert len(lines_of(tmp_path / "results.jsonl")) == 1
+    records.plot_curves([tmp_path / line["run"]], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_report_refuses_flags_that_it_would_not_heed(run, capsys):
+    assert run("--report", "--kernel", "5", "--lr", "1e-3") == 2
+    assert "--kernel" in (said := capsys.readouterr().err) and "--lr" in said
+    assert run("--report", "--mini", "--task", "text") == 0
