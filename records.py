@@ -549,6 +549,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
     else:
         print("Test accuracy in % ± standard error, n seeds, minutes of one core (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
+        labels.sort(key=lambda row: numbers(row.partition("; ")[2]))  # the table's own first
         rows = []
         for name in labels:
             groups = [cells.get((task, name), []) for task in tasks]
