@@ -26,6 +26,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -156,8 +157,9 @@ OVERRIDES += ("max_length", "limit_test")
 def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags that every experiment has; `tasks` are the columns of its table. techniques:
     with the flags of paper A's training techniques; trains: with those that change a recipe."""
+    paragraphs = [p if p.startswith(" ") else textwrap.fill(p, 80) for p in description.split("\n\n")]
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        description="\n\n".join(paragraphs), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     # fmt: off
     add = parser.add_argument_group("what to run").add_argument
