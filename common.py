@@ -643,7 +643,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             val = measure("val")
             tick(at, since)
             keep_validation(folder, at, train, val, model, optimizer, hp)
-            print(epoch_line(at, steps), flush=True)
+            print(epoch_line(at, steps, "part" if hp.get("steps") else "epoch"), flush=True)
             warn_at_chance(at["curve"], task, math.ceil(steps / period))
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
@@ -718,8 +718,8 @@ def tick(at, since):
 
 def step_bar(at, end, period):
     """A progress bar for one period, on a terminal."""
-    title, start = f"epoch {len(at['curve']) + 1}", len(at["curve"]) * period
-    return tqdm(total=end - start, initial=at["step"] - start, desc=title, leave=False, disable=no_bar())
+    start = len(at["curve"]) * period
+    return tqdm(total=end - start, initial=at["step"] - start, leave=False, disable=no_bar())
 
 
 def save_or_stop(at, end, bar, stop, save):
@@ -732,8 +732,7 @@ def save_or_stop(at, end, bar, stop, save):
     elif at["step"] % LOOK_STEPS == 0:
         bar.set_postfix(loss=f"{require_finite(at):.3f}", acc=f"{mean(at['totals']['acc']):.3f}")
     if due and bar.disable:  # a log file has no bar
-        epoch, loss = len(at["curve"]) + 1, mean(at["totals"]["loss"])
-        print(f"epoch {epoch}, step {at['step']}: loss {loss:.4f}", flush=True)
+        print(f"step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
     if stopped:
         leave(stop, at)
 
@@ -899,13 +898,13 @@ def learning_rate(optimizer):
     return max(optimizer.param_groups, key=lambda g: sum(p.numel() for p in g["params"]))["lr"]
 
 
-def epoch_line(at, steps):
+def epoch_line(at, steps, period="epoch"):
     """The last validation in at most 80 characters: log.jsonl has the rest."""
     line = at["curve"][-1]
     left = line["seconds"] / line["step"] * (steps - line["step"])
     train, val = line["train"], line["val"]
     return (
-        f"epoch {line['epoch']:3d}  loss {train['loss']:.3f}  train {train['acc']:6.2%}  "
+        f"{period} {line['epoch']:3d}  loss {train['loss']:.3f}  train {train['acc']:6.2%}  "
         f"val {val['acc']:6.2%}  lr {line['lr']:.0e}  {readable(left)} left"
     )
 
