@@ -347,10 +347,11 @@ def select(split, index, docs=1):
     return Split(tokens, offsets, split.label[index])
 
 
-def joined(a, b):
-    """The examples of one split, then those of another, as a new Split."""
-    offsets = torch.cat([a.offsets, a.offsets[-1] + b.offsets[1:]])
-    return Split(torch.cat([a.tokens, b.tokens]), offsets, torch.cat([a.label, b.label]))
+def joined(*splits):
+    """The examples of some splits, one after the other, as a new Split."""
+    tokens, offsets, label = zip(*splits)
+    lengths = torch.cat([edges.diff() for edges in offsets])
+    return Split(torch.cat(tokens), torch.cat([lengths[:1] * 0, lengths.cumsum(0)]), torch.cat(label))
 
 
 def example_keys(split, docs=1):
@@ -689,15 +690,14 @@ def load_pathfinder(root, name, levels, mini=False):
 def pathfinder_splits(sets):
     """Sets (images (n, W * W), label (n,), ...), the hardest last -> {split: Split}. Each is cut 80 / 10 / 10
     by fixed_order; the validation and test images of all but the hardest are dropped (paper A)."""
-    splits = {}
+    splits, train = {}, []
     for images, label, *_ in sets:
-        n, easier = len(label), splits.get("train")
+        n = len(label)
         for split, index in zip(SPLITS, fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])):
             index = index.sort().values.numpy()  # memory-mapped images are read front to back
             splits[split] = image_split(images[index], label[index])
-        if easier:
-            splits["train"] = joined(easier, splits["train"])
-    return splits
+        train.append(splits["train"])
+    return splits | ({"train": joined(*train)} if len(train) > 1 else {})
 
 
 # ------------------------------------------------------------------------------------------ smoke
