@@ -416,6 +416,7 @@ def test_cifar_is_split_turned_grey_and_kept_in_colour(cifar, images, capsys):
         assert torch.equal(images.splits[name].label, n % 10) and len(colours.splits[name].label) == len(n)
     lattice = np.stack(np.meshgrid(*[np.arange(0, 256, 5)] * 3), -1).reshape(1, -1, 3).astype(np.uint8)
     assert np.array_equal(data.grey(lattice), np.asarray(Image.fromarray(lattice).convert("L")))
+    assert len(data.limited(images, 1).rgb) == 1
     few, kept = data.limited(images, 40), order[:45_000][data.fixed_order(45_000)[:40]]
     for task, n in ((images, order[:40]), (few, kept)):  # colours, grey values, labels: of the same images
         assert torch.equal(task.train.label[:40], n % 10)
