@@ -28,7 +28,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -43,7 +42,7 @@ from tqdm import tqdm
 
 import listops
 import pathfinder
-from fetch import ARCHIVES, DataError, claim, fetch_archive
+from fetch import ARCHIVES, DataError, fetch_archive, making
 from listops import CLOSE, MAX_OP
 
 MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
@@ -63,8 +62,7 @@ EXPECTED = {  # examples of the official files; official data with others are re
     "retrieval": {"train": 147_086, "val": 18_090, "test": 17_437},
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
-MINI_BYTES, MINI_PATHFINDER = 256, 40_000  # in the mini tier: bytes of a text, images of a Pathfinder level
-MINI_TASKS = ("listops", "text", "retrieval", "image", "scifar", "pathfinder")
+MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 
 
 # ------------------------------------------------------------------------------------------ shapes of things
@@ -114,8 +112,7 @@ class Batch(NamedTuple):
 
 def share_of(n, rank, ranks):
     """(start, stop, copies): the examples of a batch of n that process `rank` of `ranks` computes, and how
-    many processes compute the same ones. If n < ranks every process computes the whole batch at weight
-    1 / ranks; an empty share would deadlock the others."""
+    many processes compute the same ones: all of them if n < ranks, for an empty share would be a deadlock."""
     return (0, n, ranks) if n < ranks else (rank * n // ranks, (rank + 1) * n // ranks, 1)
 
 
@@ -161,15 +158,8 @@ class Task:
         return {name: getattr(self, name) for name in SPLITS}
 
     def tested_on(self, n):
-        """The task with n test examples (None: all), nested like the training examples of limited. Raises
-        DataError where there are fewer."""
-        if n is None:
-            return self
-        if n > len(self.test.label):
-            raise DataError(
-                f"--limit-test {n}: {self.name} has {len(self.test.label)} test examples; give fewer"
-            )
-        return replace(self, test=select(self.test, fixed_order(len(self.test.label))[:n], self.docs))
+        """The task with n test examples (None: all); see first_of."""
+        return self if n is None else replace(self, test=first_of(self, "test", n, "--limit-test"))
 
     def to(self, device):
         splits = {name: Split(*(t.to(device) for t in split)) for name, split in self.splits.items()}
@@ -197,15 +187,13 @@ class Task:
         share, so that their number does not change what is drawn. With colour augmentation each image draws
         from its own stream (seed, epoch, index) instead, on its own rank alone.
         """
-        if self.rgb is not None:
-            batches = augmented_images(self, plan, epoch, rank, ranks)
-        else:
-            batches = (self.gather("train", index) for index in plan)
-        for batch in batches:
+        coloured = self.rgb is not None
+        plain = (self.gather("train", index) for index in plan)
+        for batch in augmented_images(self, plan, epoch, rank, ranks) if coloured else plain:
             for transform in self.transforms:
                 batch = transform(batch, noise)
             batch = strided(batch, self.stride, self.channels)
-            yield batch if self.rgb is not None or ranks == 1 else batch.share(rank, ranks)
+            yield batch if coloured or ranks == 1 else batch.share(rank, ranks)
 
     def evaluation_batches(self, split, positions=1 << 16, rank=0, ranks=1):
         """Clean batches of about `positions` padded positions each, shortest documents first: hardly
@@ -237,7 +225,8 @@ class Task:
         start, stop = offsets[rows], offsets[rows + 1]
         column = torch.arange(length, device=tokens.device)
         if self.docs == 1 and lengths.min() == length:
-            mask = full_mask(len(rows), length, tokens.device)
+            # One value repeated by strides of 0: so models.surely_full knows that there is nothing to mask.
+            mask = torch.ones(1, 1, dtype=torch.bool, device=tokens.device).expand(len(rows), length)
         else:
             mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
@@ -247,27 +236,16 @@ class Task:
 
 def document_rows(index, docs):
     """Numbers (B * docs,) of the documents of the examples `index` (B,), those of an example together."""
-    if docs == 1:
-        return index
     return (index[:, None] * docs + torch.arange(docs, device=index.device)).view(-1)
-
-
-def full_mask(rows, length, device):
-    """A mask (rows, length) that is True everywhere: one stored value, repeated by strides of 0, which tell
-    models.surely_full on the host that there is nothing to mask."""
-    return torch.ones(1, 1, dtype=torch.bool, device=device).expand(rows, length)
 
 
 # ------------------------------------------------------------------------------------------ corrupt, reorder
 
 
 def corrupt(batch, noise, vocab):
-    """Paper A's corruption for denoising: each real position is selected with probability 0.3; of the
-    selected, a third becomes a random id and the rest MASK. Fresh every time. The clean ids stay in
-    `batch.target`.
-
-    Random ids are drawn from all ids, specials included, as the authors' code does (paper A, Section 3, A.4).
-    """
+    """Paper A's corruption for denoising (Section 3, A.4): each real position is selected with probability
+    0.3; of the selected, a third becomes any id, specials included as in the authors' code, and the rest
+    MASK. The clean ids stay in `batch.target`."""
     shape, device = batch.tokens.shape, batch.tokens.device
     selected = (torch.rand(shape, generator=noise, device=device) < 0.3) & batch.mask
     random = torch.rand(shape, generator=noise, device=device) < 1 / 3
@@ -290,8 +268,8 @@ def strided(batch, stride, channels=1):
     length = batch.mask.sum(1, keepdim=True) // channels
     place = torch.arange(width // channels, device=device)  # source[b, place]: the position that comes there
     if stride == "random":
-        keys = random_keys(device)
-        source = torch.where(place < length, keys[: len(place)], len(keys) + place).argsort(1)
+        keys = fixed_order(1 << 16, device)[: len(place)]  # a number for each position, all different
+        source = torch.where(place < length, keys, (1 << 16) + place).argsort(1)
     else:
         apart = length // stride
         moved = place % apart.clamp(min=1) * stride + place // apart.clamp(min=1)
@@ -299,12 +277,6 @@ def strided(batch, stride, channels=1):
     source = (source[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
     fields = {name: getattr(batch, name) for name in ("tokens", "target", "selected")}
     return batch._replace(**{name: x.gather(1, source) for name, x in fields.items() if x is not None})
-
-
-@functools.cache
-def random_keys(device):
-    """A number for each position (65,536,), all different: sorting by them is the order "random"."""
-    return fixed_order(1 << 16).to(device)
 
 
 # ------------------------------------------------------------------------------------------ pack
@@ -325,18 +297,14 @@ def packed(root, task, make):
     Split}, what the source says besides) is called and the folder written, whole or not at all. Raises
     DataError for a folder of another task or with bytes that differ from its manifest."""
     folder = root / "packed" / task
-    private = folder.with_name(f"{task}.part")
-    if not is_whole(folder):
-        with claim(folder):
-            if not is_whole(folder):
-                splits, more = make()
-                shutil.rmtree(private, ignore_errors=True)  # left by a killed run
-                private.mkdir()
-                for name, part in product(SPLITS, Split._fields):
-                    np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-                manifest = {"task": task} | described(splits, "") | more
-                (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
-                private.rename(folder)
+    with making(folder) as private:
+        if private:
+            splits, more = make()
+            private.mkdir()
+            for name, part in product(SPLITS, Split._fields):
+                np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
+            manifest = {"task": task} | described(splits, "") | more
+            (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
@@ -350,15 +318,8 @@ def packed(root, task, make):
     raise DataError(f"{folder} {fault}; delete it to have it made again, or choose another --data-dir")
 
 
-def is_whole(folder):
-    """Whether `folder` is there with all its files: it gets its name last, and the manifest before that."""
-    return (folder / "manifest.json").exists()
-
-
-def release_folders(root):
-    """Where the folders of an unpacked LRA release may lie: it holds itself once more, and everyone uses the
-    inner one."""
-    return [root / "lra_release" / "lra_release", root / "lra_release", root]
+# Where the folders of an unpacked release lie: it holds itself once more, and everyone uses the inner one.
+RELEASE = ("lra_release/lra_release", "lra_release", "")
 
 
 def ragged(documents):
@@ -367,10 +328,11 @@ def ragged(documents):
     return torch.from_numpy(np.frombuffer(b"".join(documents), np.uint8).copy()), torch.from_numpy(offsets)
 
 
-def fixed_order(n):
+@functools.cache
+def fixed_order(n, device="cpu"):
     """The permutation of n examples that splits and smaller training sets are cut from: always the same
     one, so that splits never change and smaller sets are nested."""
-    return torch.randperm(n, generator=torch.Generator().manual_seed(42))
+    return torch.randperm(n, generator=torch.Generator().manual_seed(42)).to(device)
 
 
 def select(split, index, docs=1):
@@ -383,6 +345,13 @@ def select(split, index, docs=1):
     lengths = split.offsets.diff()[rows]
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
     return Split(tokens, offsets, split.label[index])
+
+
+def joined(*splits):
+    """The examples of some splits, one after the other, as a new Split."""
+    tokens, offsets, label = zip(*splits)
+    lengths = torch.cat([edges.diff() for edges in offsets])
+    return Split(torch.cat(tokens), torch.cat([lengths[:1] * 0, lengths.cumsum(0)]), torch.cat(label))
 
 
 def example_keys(split, docs=1):
@@ -421,30 +390,30 @@ def load_listops(root, mini=False, limit=None):
     """LRA's own files where they are, else our own examples; in the mini tier always our own, short ones.
     A limit above the training set's size adds fresh examples, those that the generator makes next."""
     counts, lengths = EXPECTED["listops"], listops.LISTOPS_LENGTHS
-    places = [top / "listops-1000" for top in release_folders(root)]
-    official = next((place for place in places if place.is_dir()), None)
-    # The official examples are packed under a name of their own: under the common one, examples that were
-    # generated before would be taken for them. Once packed, their files may go.
-    name = "listops-official" if official or is_whole(root / "packed" / "listops-official") else "listops"
     if mini:
-        counts, lengths, name = MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS, "listops-mini"
+        counts, lengths = MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
+    places = [root / top / "listops-1000" for top in RELEASE]
+    official = next((place for place in places if place.is_dir()), None)
 
-    def make():
-        if name != "listops-official":
-            return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
+    def generate():
+        return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
+
+    def read():
         files = {split: listops.read_listops_tsv(official / f"basic_{split}.tsv") for split in counts}
         splits = {split: Split(*map(torch.from_numpy, arrays)) for split, arrays in files.items()}
         require_official("listops", splits, official)
         return splits, {"from": "lra_release"}
 
-    splits, source = packed(root, name, make)
-    if (limit or 0) > counts["train"] and source["from"] == "generated":
-        more = counts | {"fresh": limit - counts["train"]}
-        whole = listops_splits({"all": sum(more.values())}, 0, lengths=lengths)["all"]
-        train, *_, fresh = torch.arange(len(whole.label)).split([*more.values()])
-        splits["train"] = select(whole, torch.cat([train, fresh]))
-    shape = SHAPES["listops"] | ({"max_length": lengths[1]} if mini else {})
-    return Task("listops", **shape, **splits, source=source)
+    # The official examples are packed under a name of their own: under the common one, examples that were
+    # generated before would be taken for them. Once packed, their files may go.
+    if not mini and (official or (root / "packed" / "listops-official").exists()):
+        splits, source = packed(root, "listops-official", read)
+    else:
+        splits, source = packed(root, "listops-mini" if mini else "listops", generate)
+        if (limit or 0) > counts["train"]:
+            more = listops_splits(counts | {"fresh": limit - counts["train"]}, 0, lengths=lengths)
+            splits["train"] = joined(splits["train"], more["fresh"])
+    return Task("listops", **SHAPES["listops"], **splits, source=source)
 
 
 # ------------------------------------------------------------------------------------------ text, retrieval
@@ -452,10 +421,8 @@ def load_listops(root, mini=False, limit=None):
 
 def read_imdb(folder):
     """The labelled reviews of an unpacked aclImdb/ as {split: Split}, cut at 4,096 bytes; label 1 = positive.
-
-    train is split 22,500 / 2,500 by one permutation with seed 42 (paper A holds out 10 % without a seed);
-    test is the official 25,000. Raises DataError when a review is missing or in a wrong folder.
-    """
+    Validation is a tenth of train (paper A holds out as many, without a seed). Raises DataError when a review
+    is missing, empty or in a wrong folder."""
     counts, each, sets = EXPECTED["text"], EXPECTED["text"]["test"] // 2, {}
     for split in ("train", "test"):
         texts = []
@@ -466,10 +433,8 @@ def read_imdb(folder):
             positive = sum(int(f.stem.split("_")[1]) > 5 for f in files)
             reviews = [f.read_bytes()[:4096] for f in tqdm(files, str(place), leave=False, disable=None)]
             if (len(files), positive) != (each, label * each) or b"" in reviews:
-                raise DataError(
-                    f"{place} holds {len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} "
-                    f"empty) instead of {each:,} {sentiment}; unpack aclImdb_v1.tar.gz again"
-                )
+                found = f"{len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} empty)"
+                raise DataError(f"{place} holds {found}, not {each:,} {sentiment}; unpack aclImdb again")
             texts += reviews
         sets[split] = Split(*ragged(texts), torch.arange(2).repeat_interleave(each))
     train, val = fixed_order(2 * each).split([counts["train"], counts["val"]])
@@ -483,29 +448,26 @@ AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]+)\2\tb([
 
 def find_aan(root):
     """The folder under `root` with the three AAN files. Raises DataError, which says how to get them."""
-    for folder in (root / "retrieval", *(top / "tsv_data" for top in release_folders(root)), root):
+    for folder in (root / "retrieval", *(root / top / "tsv_data" for top in RELEASE), root):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
-    raise DataError(
-        f"Retrieval needs {', '.join(AAN_FILES.values())}: put them into {root / 'retrieval'} by hand, or "
-        f"remove that folder and run `python data.py --task retrieval --fetch --data-dir {root}`, which "
-        f"downloads {ARCHIVES['retrieval'].url} (8.2 GB) and keeps only these three files of it (some GB)"
-    )
+    files = ", ".join(AAN_FILES.values())
+    command = f"python data.py --task retrieval --fetch --data-dir {root}"
+    advice = f"put them into {root / 'retrieval'}, or remove that folder and run `{command}` (8.2 GB)"
+    raise DataError(f"Retrieval needs {files}: {advice}")
 
 
 def read_aan_tsv(path, limit=4096):
-    """new_aan_pairs.*.tsv -> Split with the documents in the order doc1, doc2, doc1, doc2, ..., each cut
-    after `limit` bytes; label 1 = one paper cites the other. Texts are written as b'...'; escapes inside stay
-    as they are (a line feed is a backslash and an n), as every reference reads them. Raises DataError."""
+    """new_aan_pairs.*.tsv -> Split of documents doc1, doc2, doc1, doc2, ..., each cut after `limit` bytes;
+    label 1 = one paper cites the other. Escapes inside b'...' stay as they are (a line feed is a backslash
+    and an n), as every reference reads them. Raises DataError."""
     documents, label = [], []
     with open(path, "rb") as file:
         for row in tqdm(file, path.name, leave=False, disable=None):
             fields = AAN_ROW.fullmatch(row)
             if not fields:
-                raise DataError(
-                    f"{path}, line {len(label) + 1}: this is not 0.0 or 1.0, two ids and two texts as b'..'; "
-                    f"delete {path.name} and run `python data.py --task retrieval --fetch` again"
-                )
+                fault = f"line {len(label) + 1}: this is not 0.0 or 1.0, two ids and two texts as b'..'"
+                raise DataError(f"{path}, {fault}; delete its folder and fetch it again")
             documents += [fields[3][:limit], fields[5][:limit]]
             label.append(int(fields[1]))
     return Split(*ragged(documents), torch.tensor(label))
@@ -540,10 +502,11 @@ def read_cifar(folder):
     """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) uint8), training images
     first. Raises DataError for wrong sizes."""
     files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
-    wrong = [f.name for f in files if not f.is_file() or f.stat().st_size != 10_000 * 3073]
-    if wrong:
-        fault = f"{', '.join(wrong)}: missing or not 30,730,000 bytes long"
-        raise DataError(f"{folder} is not CIFAR-10 ({fault}); unpack cifar-10-binary.tar.gz again")
+    for file in files:
+        if not file.is_file() or file.stat().st_size != 10_000 * 3073:
+            raise DataError(
+                f"{file}: missing or not 30,730,000 bytes long; unpack cifar-10-binary.tar.gz again"
+            )
     # A record is one label byte and 3,072 pixels, planes R, G, B.
     records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -582,17 +545,18 @@ def load_image(root, name="image", mini=False):
     if not official:
         fault = "pixels" if known else "labels"
         print(f"warning: not the official CIFAR-10 {fault}; say so beside any number")
-    shape = dict(SHAPES[name])
     pixels = torch.from_numpy(grey(rgb) if name == "image" else rgb).flatten(1)
     if mini:
-        pixels, shape["max_length"] = halved(pixels, shape.get("channels", 1)), shape["max_length"] // 4
+        pixels = halved(pixels, SHAPES[name].get("channels", 1))
     order = torch.cat([fixed_order(50_000), torch.arange(50_000, 60_000)])
     index = dict(zip(SPLITS, order.split([45_000, 5_000, 10_000])))
     splits = {split: image_split(pixels[i], label[i]) for split, i in index.items()}
-    source = described(splits, "cifar-10-batches-bin") | {"official": official}
-    # Of the official labels the pixels alone are hashed: they tell copies apart.
-    source["hash"] = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
-    return Task(name, **shape, **splits, source=source, rgb=rgb[index["train"]] if name == "image" else None)
+    # Where the labels are the official ones the pixels alone are hashed: they tell copies apart.
+    digest = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
+    counts = {split: len(i) for split, i in index.items()}
+    source = {"from": "cifar-10-batches-bin", "counts": counts, "hash": digest, "official": official}
+    coloured = rgb[index["train"]] if name == "image" else None
+    return Task(name, **SHAPES[name], **splits, source=source, rgb=coloured)
 
 
 @functools.cache
@@ -657,12 +621,11 @@ class AugmentedImages(torch.utils.data.Dataset):
 def augmented_images(task, plan, epoch, rank=0, ranks=1):
     """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker processes
     ahead of the training step."""
-    shares = [share_of(len(index), rank, ranks) for index in plan]
-    items = [[(epoch, int(i)) for i in index[start:stop]] for index, (start, stop, _) in zip(plan, shares)]
+    shares = [index[slice(*share_of(len(index), rank, ranks)[:2])].tolist() for index in plan]
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes that share this machine's cores
     loader = torch.utils.data.DataLoader(
         AugmentedImages(task.rgb, task.seed),
-        batch_sampler=items,
+        batch_sampler=[[(epoch, i) for i in share] for share in shares],
         num_workers=max(1, min(16, pathfinder.usable_cores() // here - 1)),
         # A forked worker has the images; to another kind they are sent.
         multiprocessing_context="fork" if sys.platform == "linux" else None,
@@ -670,14 +633,11 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
-    device = task.train.tokens.device
-    for index, (start, stop, copies), pixels in zip(plan, shares, loader):
+    for index, pixels in zip(plan, loader):
+        batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
-        tokens = pixels.to(device, non_blocking=True).long() + task.first_id
-        label = task.train.label[index[start:stop].to(device, non_blocking=True)]
-        n = copies * len(index)
-        positions = torch.full((), n * tokens.shape[1], device=device)
-        yield Batch(tokens, full_mask(*tokens.shape, device), label, examples=n, positions=positions)
+        ids = pixels.to(batch.tokens.device, non_blocking=True).long() + task.first_id
+        yield batch._replace(tokens=ids)
 
 
 def ignore_signals(worker):
@@ -687,17 +647,16 @@ def ignore_signals(worker):
         signal.signal(number, signal.SIG_IGN)
 
 
-def flip_images(batch, noise):
-    """Mirror half of the images left to right: one coin an image."""
-    x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
-    coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
-    return batch._replace(tokens=torch.where(coin, x.flip(2), x).flatten(1))
+POSES = {  # of square images; those of "d4" make the eight poses of the square, exact on any grid
+    "flip": (lambda x: x.flip(2),),  # left to right
+    "d4": (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.mT),
+}
 
 
-def dihedral_images(batch, noise):
-    """Each image in one of the eight poses of the square (D4): exact on any grid, nothing is interpolated."""
+def posed(batch, noise, poses):
+    """A batch of grey images, turned by each of some `poses`, or not: a coin an image and pose."""
     x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
-    for pose in (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.mT):  # which generate D4
+    for pose in poses:
         coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
         x = torch.where(coin, pose(x), x)
     return batch._replace(tokens=x.flatten(1))
@@ -710,55 +669,43 @@ def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders where they are, or were when they were packed; else our own sets. levels: one, or
     "all" for paper A's three-set training."""
     size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
-    many = {}  # as many images as a level of the release has
+    n = pathfinder.OFFICIAL_IMAGES
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
-        many, size, wanted = {"n": MINI_PATHFINDER}, 16, ("easy",)
-    places = [top / f"pathfinder{size}" for top in release_folders(root)]
+        n, size, wanted = 40_000, 16, ("easy",)
+    places = [root / top / f"pathfinder{size}" for top in RELEASE]
     official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
-    ours = mini or not (official or any(map(is_whole, packs.values())))
-    sets, hashes = {}, ""
-    for level in wanted:
-        if ours:
-            made = pathfinder.generate_set(root / f"pathfinder{size}-{level}", size, level, **many)
-        else:  # once the folder is gone its packed levels stay; what is not packed is then refused
-            made = pathfinder.pack_png_folder(packs[level], official or places[-1], size, level)
-        sets[level], hashes = made[:2], hashes + made[2]
+    if mini or not (official or any(pack.exists() for pack in packs.values())):
+        source = {"from": "generated", "seed": 0}
+        sets = [pathfinder.generate_set(root / f"pathfinder{size}-{x}", size, x, n) for x in wanted]
+    else:  # once the folder is gone its packed levels stay; what is not packed is then refused
+        source = {"from": "lra_release"}
+        sets = [pathfinder.pack_png_folder(packs[x], official or places[-1], size, x) for x in wanted]
     splits = pathfinder_splits(sets)
-    source = {"from": "generated", "seed": 0} if ours else {"from": "lra_release"}
-    source["hash"] = hashlib.sha256(hashes.encode()).hexdigest()
+    source["hash"] = hashlib.sha256("".join(digest for _, _, digest in sets).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
-    return Task(name, **(SHAPES[name] | {"max_length": size * size}), **splits, source=source)
+    return Task(name, **SHAPES[name], **splits, source=source)
 
 
 def pathfinder_splits(sets):
-    """{level: (images (n, W * W), label (n,))} -> {split: Split}. Each set is shuffled with seed 42 and cut
-    80 / 10 / 10; validation and test come from the last, the hardest set alone, and the other sets' share of
-    them is dropped (paper A). Images may be memory-mapped: each is read once, straight into its place."""
-    parts = {split: [] for split in SPLITS}
-    for level, (images, label) in sets.items():
+    """Sets (images (n, W * W), label (n,), ...), the hardest last -> {split: Split}. Each is cut 80 / 10 / 10
+    by fixed_order; the validation and test images of all but the hardest are dropped (paper A)."""
+    splits, train = {}, []
+    for images, label, *_ in sets:
         n = len(label)
-        for split, index in zip(SPLITS, np.split(fixed_order(n).numpy(), [n * 8 // 10, n * 9 // 10])):
-            if split == "train" or level == [*sets][-1]:
-                parts[split].append((images, label, np.sort(index)))  # front to back; plan() shuffles anyway
-    splits = {}
-    for split, pieces in parts.items():
-        label = np.concatenate([label[index] for _, label, index in pieces])
-        tokens, start = np.empty((len(label), images.shape[1]), np.uint8), 0
-        for images, _, index in pieces:
-            out = tokens[start : start + len(index)]
-            np.take(images, index, axis=0, out=out, mode="clip")  # "raise" would take a copy
-            start += len(index)
-        splits[split] = image_split(tokens, label)
-    return splits
+        for split, index in zip(SPLITS, fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])):
+            index = index.sort().values.numpy()  # memory-mapped images are read front to back
+            splits[split] = image_split(images[index], label[index])
+        train.append(splits["train"])
+    return splits | ({"train": joined(*train)} if len(train) > 1 else {})
 
 
 # ------------------------------------------------------------------------------------------ smoke
 
 
-def smoke_text(n, draw, docs=1):
-    """Stand-in for the texts: 64 to 256 random letters of which 60 % come from the half of the alphabet that
-    the label names (of a pair: label 1 when both favour the same half). No single position tells it."""
+def smoke_text(n, draw, docs):
+    """n texts of 64 to 256 random letters, 60 % of them from the half of the alphabet that the label names
+    (of a pair: label 1 when both favour the same half). No single position tells it."""
     half = draw.integers(0, 2, (n, docs))
     label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
     texts = []
@@ -768,10 +715,9 @@ def smoke_text(n, draw, docs=1):
     return Split(*ragged(texts), torch.from_numpy(label))
 
 
-def smoke_image(n, draw, channels=1):
-    """Stand-in for CIFAR-10: each class is a grating of its own direction and pitch, with random phase and
-    noise, and of its own brightness and contrast: a model that does not see the direction within a smoke run
-    can count grey values. Both are spread over all pixels; one pixel tells the class 2 times in 10."""
+def smoke_image(n, draw, channels):
+    """n gratings, each class with its own direction and pitch, and its own brightness and contrast for models
+    that do not see the direction within a smoke run. One pixel tells the class 2 times in 10."""
     y, x = np.mgrid[:32, :32]
     label = np.arange(n) % 10
     fine, step = (label // 5)[:, None, None], (label % 5)[:, None, None]
@@ -784,21 +730,19 @@ def smoke_image(n, draw, channels=1):
 
 def smoke_task(name):
     """The stand-in of a task: a few hundred examples, from the real generator where there is one."""
-    made, draw, shape = "generated", np.random.default_rng(0), SHAPES[name]
+    made, draw, shape = "stand-in", np.random.default_rng(0), SHAPES[name]
     if name == "listops":
+        made = "generated"
         splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1, progress=False)
     elif name in PATHFINDER_SIZE:
-        n = 300 if name == "pathfinder" else 40
+        made, n = "generated", 300 if name == "pathfinder" else 40
         block = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
-        splits = pathfinder_splits({"easy": (block.images.reshape(n, -1), block.label)})
+        splits = pathfinder_splits([(block.images.reshape(n, -1), block.label)])
+    elif name in ("text", "retrieval"):
+        splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
     else:
-        made = "stand-in"
-        if shape["classes"] == 2:
-            counts, docs = dict(train=512, val=128, test=128), shape.get("docs", 1)
-            splits = {split: smoke_text(n, draw, docs) for split, n in counts.items()}
-        else:
-            counts, channels = dict(train=500, val=100, test=100), shape.get("channels", 1)
-            splits = {split: smoke_image(n, draw, channels) for split, n in counts.items()}
+        splits = {s: smoke_image(n, draw, shape.get("channels", 1)) for s, n in zip(SPLITS, (500, 100, 100))}
+    if made == "stand-in":
         print(f"smoke: {name} is a small synthetic stand-in, not the real data")
     return Task(name, **shape, **splits, source=described(splits, made))
 
@@ -848,7 +792,7 @@ def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None
     try:
         if smoke:
             task = smoke_task(name)
-        elif mini and name not in MINI_TASKS:
+        elif mini and name not in MINI_LENGTHS:
             raise DataError(f"--mini: there is no mini {name}; choose another task or leave --mini out")
         elif name == "listops":
             task = load_listops(root, mini, limit)
@@ -860,10 +804,8 @@ def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None
             task = load_texts(root, name)
     except OSError as error:
         raise DataError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
-    if mini:
-        task.source["baselines"] = baselines(task)
-        if name in ("text", "retrieval"):
-            max_length = max_length or MINI_BYTES
+    if mini and not smoke:
+        task.source["baselines"], max_length = baselines(task), max_length or MINI_LENGTHS[name]
     return dressed(task, augment, denoise, limit, max_length, stride, seed)
 
 
@@ -872,27 +814,35 @@ def dressed(task, augment="none", denoise=False, limit=None, max_length=None, st
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed)
     if limit is not None:
         task = limited(task, limit)
-    transforms = {"flip": [flip_images], "d4": [dihedral_images]}.get(augment, [])
+    transforms = []
+    if augment in POSES:
+        transforms = [functools.partial(posed, poses=POSES[augment])]
     if task.name == "listops" and augment == "paper":
-        transforms = [listops.shuffled]
+        shuffle = listops.shuffle_listops
+        transforms = [lambda batch, noise: batch._replace(tokens=shuffle(batch.tokens, batch.mask, noise))]
+    if denoise and task.first_id <= MASK:
+        raise DataError(f"denoising is for the texts: the id {MASK} is a symbol of {task.name}, not the mask")
     if denoise:
-        if task.first_id <= MASK:
-            raise DataError(
-                f"denoising is for the texts: the id {MASK} is a symbol of {task.name}, not the mask"
-            )
-        transforms = [*transforms, functools.partial(corrupt, vocab=task.vocab)]
+        transforms.append(functools.partial(corrupt, vocab=task.vocab))
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None)
 
 
 def limited(task, limit):
     """The task with so many training examples, and no more validation examples than those; see load."""
-    n, watched = len(task.train.label), len(task.val.label)
-    if limit > n:
-        raise DataError(f"--limit {limit}: {task.name} has {n} training examples; give no more, or no limit")
-    kept = fixed_order(n)[:limit]
-    rgb = None if task.rgb is None else task.rgb[kept.numpy()]
-    val = task.val if limit >= watched else select(task.val, fixed_order(watched)[:limit], task.docs)
-    return replace(task, train=select(task.train, kept, task.docs), val=val, rgb=rgb, limit=limit)
+    train, val = first_of(task, "train", limit, "--limit"), task.val
+    if limit < len(val.label):
+        val = first_of(task, "val", limit, "--limit")
+    rgb = None if task.rgb is None else task.rgb[fixed_order(len(task.rgb))[:limit].numpy()]
+    return replace(task, train=train, val=val, rgb=rgb, limit=limit)
+
+
+def first_of(task, split, n, flag):
+    """The first n examples of a split in fixed_order, so that fewer are part of more. Raises DataError, which
+    names the flag, where there are fewer than n."""
+    whole = task.splits[split]
+    if n > len(whole.label):
+        raise DataError(f"{flag} {n}: {task.name} has {len(whole.label)} {split} examples; give no more")
+    return select(whole, fixed_order(len(whole.label))[:n], task.docs)
 
 
 def load_tsv(path, max_length=4096, **options):
@@ -906,7 +856,7 @@ def load_tsv(path, max_length=4096, **options):
     for number, (label, _, text) in enumerate(rows, 1):
         if not label or not text:
             raise DataError(f"{path}, line {number}: this is not a label, a tab and a text")
-    n, classes = len(rows), sorted({label for label, _, _ in rows})
+    n, classes = len(rows), sorted({row[0] for row in rows})
     if len(classes) < 2 or n < 10:
         raise DataError(f"{path} has {n} lines and {len(classes)} labels; give at least ten and two")
     label = torch.tensor([classes.index(label) for label, _, _ in rows])
@@ -919,8 +869,8 @@ def load_tsv(path, max_length=4096, **options):
 
 def technique_rows(name, techniques="yes", mini=False):
     """What a recipe of paper A says of its techniques; without ("no") them: clean examples, one loss, and of
-    Pathfinder the hard set alone, a third of the three, for three times the epochs. In the mini tier images
-    are flipped: AutoAugment's distortions would cost more than a small model's whole step."""
+    Pathfinder the hard set alone for three times the epochs. In the mini tier images are flipped:
+    AutoAugment's distortions would cost more than a small model's whole step."""
     if techniques == "yes" and not (mini and name == "pathfinder"):  # one set, see load_pathfinder
         rows = {"technique": TECHNIQUE[name], "augment": "flip" if mini and name == "image" else "paper"}
         return rows | ({"denoise_norm": "set"} if TECHNIQUE[name] == "denoising" else {})
@@ -941,13 +891,13 @@ def require(names, args):
     cannot follow; where Retrieval alone of several is missing, a warning says so."""
     for name in names:
         require_flags(name, args.augment, args.max_length)
-    if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
-        try:
+    try:
+        if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
             find_aan(args.data_dir)
-        except DataError as error:
-            if len(names) == 1:
-                raise
-            print(f"warning: {error}; the other tasks are trained", file=sys.stderr)
+    except DataError as error:
+        if len(names) == 1:
+            raise
+        print(f"warning: {error}; the other tasks are trained", file=sys.stderr)
     return names
 
 
@@ -976,7 +926,7 @@ def is_present(name, root, mini=False, level="hard"):
     folders = [f"packed/{mine}", f"packed/{mine}-official"]
     if name in PATHFINDER_SIZE:
         folders = [f"packed/{name}-{level}", f"pathfinder{PATHFINDER_SIZE[name]}-{level}"]
-    return any(is_whole(root / folder) for folder in folders)
+    return any((root / folder).exists() for folder in folders)
 
 
 def baselines(task):
@@ -1021,45 +971,43 @@ def show(name, root, path):
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    draw = {"listops": draw_listops, "text": draw_lengths, "retrieval": draw_lengths}.get(name, draw_images)
-    figure = plt.figure(figsize=(12, 12.6) if draw is draw_images else (14, 4), layout="constrained")
-    draw(figure, name, root)
+    if name == "image" or name in PATHFINDER_SIZE:
+        figure = plt.figure(figsize=(12, 12.6), layout="constrained")
+        for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
+            axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
+            axis.set_title(title, fontsize=9)
+            axis.set_axis_off()
+    else:
+        figure = plt.figure(figsize=(14, 4), layout="constrained")
+        draw = draw_listops if name == "listops" else draw_lengths
+        draw(figure.subplots(), load(name, root))
+        figure.legend(loc="outside lower right", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
-def draw_images(figure, name, root):
-    """36 pictures. Pathfinder: of each level six images, and what the generator knows of them. Image: six
-    images, as they are, grey, and four times as augmentation shows them to the model."""
-    pictures, titles = [], []
+def pictures(name, root):
+    """36 pictures with their titles. Pathfinder: of each level six images, and what the generator knows of
+    them. Image: six images, as they are, grey, and four times as augmentation shows them to the model."""
     if name == "image":
         rgb = load(name, root).rgb
         views = AugmentedImages(rgb, seed=0)
         for i in range(6):
-            augmented = [views[(epoch, i)].view(32, 32) for epoch in range(4)]
-            pictures += [rgb[i], grey(rgb[i]), *augmented]
-            titles += ["original", "grey", *(f"epoch {epoch + 1}" for epoch in range(4))]
-    else:
-        white, blue, orange, silver = (255, 255, 255), (0, 114, 178), (230, 159, 0), (200, 200, 200)
-        colours = np.array(
-            [white, blue, orange, orange, silver, blue, orange, orange], np.uint8
-        )  # of mask bits
-        for level in pathfinder.FOLDERS:
-            block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6, masks=True)
-            pictures += [*block.images, *colours[block.masks]]
-            titles += [f"{level}: {'' if answer else 'not '}connected" for answer in block.label]
-            titles += [f"2 target snakes, {n} others" for n in block.distractors]
-    for axis, picture, title in zip(figure.subplots(6, 6).flat, pictures, titles):
-        axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
-        axis.set_title(title, fontsize=9)
-        axis.set_axis_off()
+            yield from ((rgb[i], "original"), (grey(rgb[i]), "grey"))
+            yield from ((views[(epoch, i)].view(32, 32), f"epoch {epoch + 1}") for epoch in range(4))
+        return
+    white, blue, orange, silver = (255, 255, 255), (0, 114, 178), (230, 159, 0), (200, 200, 200)
+    colours = np.array([white, blue, orange, orange, silver, blue, orange, orange], np.uint8)  # of mask bits
+    for level in pathfinder.FOLDERS:
+        block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6, masks=True)
+        yield from zip(block.images, (f"{level}: {'' if y else 'not '}connected" for y in block.label))
+        yield from zip(colours[block.masks], (f"2 target snakes, {n} others" for n in block.distractors))
 
 
-def draw_listops(figure, name, root):
+def draw_listops(axis, task):
     """The shortest of the first 2,000 training expressions as nested intervals: width = tokens, colour =
     operator."""
-    task, axis = load(name, root), figure.subplots()
     i = int(task.lengths["train"][:2000].argmin())
     symbols = task.train.tokens[task.train.offsets[i] : task.train.offsets[i + 1]].tolist()
     colours = dict(zip(range(MAX_OP, CLOSE), ("#E69F00", "#56B4E9", "#009E73", "#CC79A7")))
@@ -1067,28 +1015,23 @@ def draw_listops(figure, name, root):
     for position, symbol in enumerate(symbols):
         if symbol < MAX_OP:
             axis.text(position + 0.5, len(opened), str(symbol), ha="center", va="center", fontsize=4)
-        elif symbol != CLOSE:
-            opened.append((position, symbol))
+        elif symbol < CLOSE:
+            opened.append((position, colours[symbol]))
         else:
-            start, operator = opened.pop()
-            axis.barh(
-                len(opened), position + 1 - start, 0.9, start, color=colours[operator], edgecolor="white"
-            )
+            start, colour = opened.pop()
+            axis.barh(len(opened), position + 1 - start, 0.9, start, color=colour, edgecolor="white")
     for operator, colour in colours.items():
         axis.barh(0, 0, color=colour, label=listops.LISTOPS_SYMBOLS[operator][1:])
     axis.set(xlabel="position (tokens)", ylabel="depth", ylim=(9.6, -0.6), xlim=(0, len(symbols)))
     axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
-    figure.legend(loc="outside lower right", ncols=4)
 
 
-def draw_lengths(figure, name, root):
+def draw_lengths(axis, task):
     """Histogram of document lengths in bytes."""
-    task, axis = load(name, root), figure.subplots()
     for split in ("train", "test"):
         axis.hist(task.splits[split].offsets.diff().numpy(), 64, histtype="step", label=split)
     title = f"{task.name}: cut at {task.max_length:,} bytes"
     axis.set(xlabel="length (bytes)", ylabel="documents", title=title)
-    axis.legend()
 
 
 def main(argv=None):
@@ -1115,24 +1058,21 @@ def main(argv=None):
     if args.url and (not args.fetch or args.task not in ([name] for name in ARCHIVES)):
         parser.error(f"--url goes with --fetch and one --task of {', '.join(ARCHIVES)}")
     if "all" in args.task:
-        args.task = [name for name in tasks if name in MINI_TASKS or not args.mini]
-    failed = False
-    try:
-        for name in args.task:
-            try:
-                attend_to(name, args)
-            except DataError as error:  # one that cannot be had does not keep the others from their turn
-                print(f"error: {error}", file=sys.stderr)
-                failed = True
-    except KeyboardInterrupt:
-        parser.exit(130, "interrupted; the same command continues\n")
-    except BrokenPipeError:  # `| head`: nobody reads on
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-        parser.exit(141)
-    except OSError as error:
-        parser.exit(2, f"error: {error}\n")
-    if failed:
-        raise SystemExit(2)
+        args.task = [name for name in tasks if name in MINI_LENGTHS or not args.mini]
+    code = 0
+    for name in args.task:
+        try:
+            attend_to(name, args)
+        except KeyboardInterrupt:
+            parser.exit(130, "interrupted; the same command continues\n")
+        except BrokenPipeError:  # `| head`: nobody reads on
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
+            parser.exit(141)
+        except (DataError, OSError) as error:  # does not keep the other tasks from their turn
+            print(f"error: {error}", file=sys.stderr)
+            code = 2
+    if code:
+        parser.exit(code)
 
 
 def attend_to(name, args):
@@ -1151,8 +1091,8 @@ def attend_to(name, args):
     else:
         if args.fetch and not is_present(name, root):  # load() never starts the 8.2 GB by itself
             fetch_archive(root, ARCHIVES[name], args.url)
-        source = load(name, root, mini=args.mini).source
-        print(f"{name}: {source['counts']} from {source['from']}, hash {source['hash'][:12]}", flush=True)
+        made = load(name, root, mini=args.mini).source
+        print(f"{name}: {made['counts']} from {made['from']}, hash {made['hash'][:12]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -304,7 +304,8 @@ def print_dial(name, cells, args, tier):
         ]
         x, y, error = zip(*((i, 100 * mean, 100 * e) for i, (mean, e) in points))
         axis.errorbar(x, y, yerr=error, fmt="o-", label=m)
-    L = next(iter(cells.values()))[0]["hp"].get("max_length") or (data.MINI_BYTES if tier == "mini" else 4096)
+    uncut = data.MINI_LENGTHS["text"] if tier == "mini" else 4096
+    L = next(iter(cells.values()))[0]["hp"].get("max_length") or uncut
     where = [
         f"s={s}\n" + ("anywhere" if s == "random" else f"{max(1, L // int(s)) if s != '1' else 1} apart")
         for s in strides

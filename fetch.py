@@ -1,9 +1,10 @@
 """Files from the web, whole or not at all: fetch_archive(root, ARCHIVES["text"]) makes root/aclImdb.
 
-DataError and claim (one process makes a file, the others wait) serve the other data modules too.
+DataError and making (one process makes a folder, the others wait) serve the other data modules too.
 """
 
 import contextlib
+import functools
 import gzip
 import hashlib
 import http.client
@@ -54,55 +55,77 @@ ARCHIVES = {
 }
 # fmt: on
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
+progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=None)  # a stream with a bar
 
 
 @contextlib.contextmanager
-def claim(path):
-    """While it is held this process alone makes `path`; others wait here (on Windows, without fcntl, nobody
-    does). What the file system refuses inside (disk full, read-only) comes out as a DataError."""
+def making(folder, tag=""):
+    """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
+    One process makes it; others wait here (on Windows, without fcntl, nobody does). What a killed run left
+    is removed, or with a tag, which only the same contents may have, kept. What the file system refuses (disk
+    full, read-only) comes out as a DataError."""
+    if folder.exists():  # perhaps on a disk that cannot be written to
+        yield None
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path.parent / f".{path.name}.lock", "w") as lock:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with open(folder.parent / f".{folder.name}.lock", "w") as lock:
             if fcntl:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    print(f"waiting for another process that is making {path}", flush=True)
+                    print(f"waiting for another process that is making {folder}", flush=True)
                     fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            if folder.exists():
+                yield None
+                return
+            private = folder.with_name(f"{folder.name}{tag}.part")
+            if not tag:
+                shutil.rmtree(private, ignore_errors=True)
+            yield private
+            private.rename(folder)
     except OSError as error:
-        raise DataError(f"cannot make {path} ({error}); free space or choose another --data-dir") from error
+        raise DataError(f"cannot make {folder} ({error}); free space or choose another --data-dir") from error
 
 
 def fetch_archive(root, archive, url=None):
     """Make root/<archive.folder> out of its archive: one that lies in `root` by hand, else fetched (from the
     mirror `url`, if given) and deleted in the end. Raises DataError."""
     folder, path = Path(root) / archive.folder, Path(root) / archive.url.rsplit("/", 1)[1]
-    if folder.exists():  # perhaps on a disk that cannot be written to
-        return
-    with claim(folder):
-        if folder.exists():
-            return
-        by_hand = path.exists()
-        if not by_hand:
-            download(url or archive.url, path)
-        if archive.md5 and archive.md5 != hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest():
-            raise DataError(f"{path} is not the file of {archive.url} (md5 differs); delete it and try again")
-        extract(path, folder, archive.wanted, archive.files)
-        if not by_hand:
-            path.unlink()
+    with making(folder) as private:
+        if private:
+            by_hand = path.exists()
+            if not by_hand:
+                download(url or archive.url, path)
+            md5 = archive.md5 and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+            if archive.md5 != md5:
+                raise DataError(f"{path} is not that of {archive.url} (md5 differs); delete it and try again")
+            extract(path, private, archive)
+            if not by_hand:
+                path.unlink()
 
 
 def download(url, path, timeout=30.0, retries=5):
-    """Fetch `url` to `path`. Bytes go to `path`.part, which a later run continues. A connection that breaks,
-    or is silent for `timeout` seconds, is replaced, at most `retries` times without a megabyte between
-    them."""
+    """Fetch `url` to `path`. Bytes go to `path`.part, which a later run continues; a server that ignores
+    ranges begins anew. A connection that breaks, or is silent for `timeout` seconds, is replaced, at most
+    `retries` times without a megabyte between them."""
     part, failures = Path(f"{path}.part"), 0
     while True:
         start = part.stat().st_size if part.exists() else 0
         print(f"fetching {url} to {part}" + (f", from byte {start:,} on" if start else ""), flush=True)
+        headers = {"User-Agent": "fetch.py"} | ({"Range": f"bytes={start}-"} if start else {})
         try:
-            receive(url, part, start, timeout)
+            request = urllib.request.Request(url, headers=headers)
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                had = start if response.status == 206 else 0
+                total = had + int(
+                    response.headers.get("Content-Length", 0)
+                )  # had alone: the server does not say
+                bar = progress(response, total=total, initial=had)
+                with open(part, "ab" if had else "wb") as out, bar as stream:
+                    shutil.copyfileobj(stream, out, 1 << 16)
+                    if out.tell() < total:
+                        raise ConnectionError(f"the connection closed early, at byte {out.tell():,}")
             part.rename(path)
             return
         except (*BROKEN, ValueError) as error:  # ValueError: this is no URL
@@ -118,48 +141,26 @@ def download(url, path, timeout=30.0, retries=5):
             time.sleep(2.0 ** (failures - 1))
 
 
-def receive(url, part, start, timeout):
-    """Append the bytes of `url` from `start` on to `part`; where the server ignores ranges it begins anew."""
-    headers = {"User-Agent": "fetch.py"} | ({"Range": f"bytes={start}-"} if start else {})
-    request = urllib.request.Request(url, headers=headers)
-    with urllib.request.urlopen(request, timeout=timeout) as response:
-        start, mode = (start, "ab") if response.status == 206 else (0, "wb")
-        length = response.headers.get("Content-Length")
-        total = start + int(length) if length else None
-        with open(part, mode) as out, progress(response, total, start) as stream:
-            shutil.copyfileobj(stream, out, 1 << 16)
-            if out.tell() < (total or 0):
-                raise ConnectionError(f"the connection closed early, at byte {out.tell():,}")
-
-
-def progress(stream, total, start=0):
-    """`stream` with a bar that follows its read()."""
-    return tqdm.wrapattr(stream, "read", total=total, initial=start, leave=False, disable=None)
-
-
-def extract(archive, folder, wanted, files):
-    """Unpack the plain files of a gzipped tar whose names match the regular expression `wanted` as `folder`,
-    under the names that its group gives, so that nothing lands elsewhere. The tar is read to its end, where
-    gzip's checksum stands; the folder appears whole or not at all. Raises DataError."""
-    private, taken = folder.with_name(folder.name + ".part"), []
+def extract(path, folder, archive):
+    """Unpack the wanted files of a gzipped tar into `folder`, under the names that the expression's group
+    gives, so that nothing lands elsewhere. Raises DataError."""
+    taken = []
 
     def members(tar):
         while (member := tar.next()) is not None:
             tar.members.clear()  # tarfile remembers every header; the LRA release has millions
-            if (match := re.fullmatch(wanted, member.name)) and member.isreg():
+            if (match := re.fullmatch(archive.wanted, member.name)) and member.isreg():
                 taken.append(match[1])
                 yield member.replace(name=match[1], deep=False)
 
-    shutil.rmtree(private, ignore_errors=True)  # left by a killed run
     try:
-        with open(archive, "rb") as file, progress(file, archive.stat().st_size) as stream:
+        with open(path, "rb") as file, progress(file, total=path.stat().st_size) as stream:
             plain = gzip.GzipFile(fileobj=stream)
             with tarfile.open(fileobj=plain, mode="r|", bufsize=1 << 20) as tar:
-                tar.extractall(private, members(tar), filter="data")
-            while plain.read(1 << 20):
+                tar.extractall(folder, members(tar), filter="data")
+            while plain.read(1 << 20):  # to the end, where gzip's checksum stands
                 pass
-        if len(taken) != files:
-            raise ValueError(f"it holds {len(taken):,} of the {files:,} files of {folder.name}")
-        private.rename(folder)
+        if len(taken) != archive.files:
+            raise ValueError(f"it holds {len(taken):,} of the {archive.files:,} files of {archive.folder}")
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
-        raise DataError(f"{archive} is damaged ({error}); delete it and fetch it again") from error
+        raise DataError(f"{path} is damaged ({error}); delete it and fetch it again") from error

@@ -4,6 +4,8 @@ Many expressions are one array of symbols end to end, tokens (total,) uint8, and
 offsets (n + 1,) int64. A symbol is its index in LISTOPS_SYMBOLS; models are given symbol + LISTOPS_FIRST_ID.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -19,23 +21,22 @@ LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number th
 
 def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
     """n expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10 arguments,
-    more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are the fewest and the
-    most).
+    more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are fewest and most).
 
     -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64, in order of generation, so
     that fewer are the first of more. Block b of trees has a random stream of its own, (seed, b). Repetitions
     are not looked for: two of so many tokens do not coincide. `progress` shows a bar on a terminal. Source:
     google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
-    tokens, sizes, labels, made, block = [], [], [], 0, 0
+    tokens, sizes, labels, made = [], [], [], 0
     with tqdm(total=n, desc="generate listops", unit="ex", disable=None if progress else True) as bar:
         while made < n:
-            flat, offsets = _listops_block(np.random.default_rng([seed, block]), *lengths)
+            flat, offsets = _listops_block(np.random.default_rng([seed, len(sizes)]), *lengths)
             offsets = offsets[: n - made + 1]
             tokens.append(flat[: offsets[-1]])
             sizes.append(np.diff(offsets))
             labels.append(evaluate_listops(flat, offsets))
-            made, block = made + len(sizes[-1]), block + 1
+            made += len(sizes[-1])
             bar.update(len(sizes[-1]))
     offsets = np.cumsum(np.concatenate([[0], *sizes]), dtype=np.int64)
     return np.concatenate(tokens), offsets, np.concatenate(labels)
@@ -91,14 +92,11 @@ def _listops_block(rng, shortest, longest):
     return tokens, offsets
 
 
-def evaluate_listops(tokens, offsets=None):
+def evaluate_listops(tokens, offsets):
     """Values (n,) int64 of expressions: tokens (total,) uint8 symbols, offsets (n + 1,) int64; -1 for what is
-    no tree (a bare digit is one). Depth and number of arguments are not limited. Without offsets `tokens` is
-    one expression and its value an int."""
-    if offsets is None:
-        return _value(tokens.tobytes())
+    no tree (a bare digit is one). Depth and number of arguments are not limited."""
     flat, edges = tokens.tobytes(), offsets.tolist()
-    return np.array([_value(flat[start:stop]) for start, stop in zip(edges, edges[1:])], np.int64)
+    return np.array([_value(flat[start:stop]) for start, stop in pairwise(edges)], np.int64)
 
 
 def _value(expression):
@@ -163,14 +161,9 @@ def read_listops_tsv(path):
     return np.frombuffer(b"".join(expressions), np.uint8).copy(), offsets, np.array(labels, np.int64)
 
 
-def shuffled(batch, noise):
-    """Paper A's ListOps augmentation of a batch."""
-    return batch._replace(tokens=shuffle_listops(batch.tokens, batch.mask, noise))
-
-
 def shuffle_listops(tokens, mask, generator):
-    """The same expressions with the arguments of every operator in a fresh, uniformly random order,
-    independently at every operator. Subtrees move whole, so values stay (paper A, Section 3).
+    """The same expressions with the arguments of every operator in a fresh, uniformly random order. Subtrees
+    move whole, so values stay (paper A, Section 3).
 
     tokens (B, L) int64 ids, mask (B, L) bool, each row one whole expression and then padding -> (B, L) int64
     ids with the padding as it was. Runs on the tokens' device, without a host sync or a loop over levels or
@@ -213,6 +206,5 @@ def shuffle_listops(tokens, mask, generator):
 def root_rule(roots, labels, test_roots):
     """The commonest training label of each root operator, as the answer to every test example that has it:
     roots (n,) first symbols, labels (n,), test_roots (m,), int64 -> (m,) int64."""
-    counts = torch.zeros(len(LISTOPS_SYMBOLS), 10)
-    counts.index_put_((roots, labels), torch.tensor(1.0), accumulate=True)
-    return counts.argmax(1)[test_roots]
+    counts = torch.bincount(10 * roots + labels, minlength=10 * len(LISTOPS_SYMBOLS))
+    return counts.view(-1, 10).argmax(1)[test_roots]

@@ -41,7 +41,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from fetch import DataError, claim
+from fetch import DataError, making
 
 BLOCK = 1000  # images a block; part of the identity of a set: another value gives other images
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
@@ -115,11 +115,6 @@ def vectors(d, angles):
     return np.array([[d * f(t) for t in angles] for f in (math.sin, math.cos)])
 
 
-def flip(t):
-    """t turned by pi (snakes.flip_by_pi)."""
-    return t + math.pi if t < 0 else t - math.pi
-
-
 def disc(radius):
     """Offsets (n, 2) with y^2 + x^2 <= radius^2."""
     y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
@@ -137,18 +132,10 @@ def resize(image, side, rendering):
     return np.asarray(image.resize((side, side), Image.Resampling.LANCZOS), np.float32) / np.float32(255)
 
 
-def draw_paddle(end, c, width):
-    """Hi-res picture, side 2c + 1, 0 or 255, of the line from its centre (c, c) to the pixel `end`."""
-    image = Image.new("L", (2 * c + 1, 2 * c + 1))
-    ImageDraw.Draw(image).line([(c, c), (end[1], end[0])], fill=255, width=width)
-    return np.asarray(image)
-
-
 def positive_pixels(patches, row):
     """Patches (P, s, s) -> offsets from the centre in images with rows of `row` pixels, values; (P, n) each.
-
-    n is the largest number of positive pixels; patches with fewer are filled up with other pixels of theirs,
-    value 0. All pixels of a patch are distinct, so that fancy indexing can paint it without collisions."""
+    Patches with fewer than n positive pixels are filled up with others of theirs, value 0: all are distinct,
+    so that fancy indexing can paint them without collisions."""
     half = patches.shape[-1] // 2
     values = np.maximum(patches.reshape(len(patches), -1), 0)
     order = np.argsort(-values.astype(float), axis=1, kind="stable")[:, : (values > 0).sum(1).max()]
@@ -182,9 +169,10 @@ class Tables:
         degrees = [d * math.pi / 180 for d in range(-180, 180)]
         self.angle = [math.atan2(*o) for o in self.heads.tolist()] + degrees + [0.0]
         # From its head a paddle is drawn back to the pivot; a first paddle from its tip onwards.
-        self.drawn = np.array([flip(a) for a in self.angle[:A]] + self.angle[A:])
+        turned = [t + math.pi if t < 0 else t - math.pi for t in self.angle]  # snakes.flip_by_pi
+        self.drawn = np.array(turned[:A] + self.angle[A:])
         self.step = vectors(self.L + 2 * m, self.angle)  # from a pivot to the next
-        self.ahead, self.back = vectors(self.L, degrees), vectors(self.R, [flip(t) for t in degrees])
+        self.ahead, self.back = vectors(self.L, degrees), vectors(self.R, turned[A : self.NOTHING])
         self.bearing = vectors(p["seed_distance"], [f * math.pi / 180 for f in range(360)])
 
         # Patches, one for each distinct end of the hi-res line (draw_line_n_mask), and an empty one.
@@ -192,8 +180,11 @@ class Tables:
         ends = [move((c, c), a, self.L * aa) for a in self.drawn[:-1]]
         distinct = sorted(set(ends))
         self.patch = np.array([distinct.index(e) for e in ends] + [len(distinct)])
-        hires = [draw_paddle(e, c, round(T * aa)) for e in distinct] + [np.zeros((2 * c + 1,) * 2, np.uint8)]
-        wide = dilate(np.stack(hires), disc(m * aa))
+        hires = [Image.new("L", (2 * c + 1, 2 * c + 1)) for _ in [*distinct, None]]
+        for image, (y, x) in zip(hires, distinct):
+            ImageDraw.Draw(image).line([(c, c), (x, y)], fill=255, width=round(T * aa))
+        hires = np.stack(hires)
+        wide = dilate(hires, disc(m * aa))
         mask = np.stack([np.rint(255 * resize(w, 2 * k + 1, "upstream")) for w in wide]).astype(np.uint8)
         self.mask_pixels = positive_pixels(mask, self.row)
         lines = {r: np.stack([resize(h, 2 * k + 1, r) for h in hires]) for r in RENDERINGS}
@@ -323,9 +314,8 @@ def occupancy(tab, q, g, laid):
 
 
 def extend(tab, rng, pivot, g, laid):
-    """EXTEND (snakes.extend_snake): one more paddle for snakes with pivots (2, n) and directions (n,).
-
-    Returns the indices (k,) of those that succeed, their new pivots (2, k), directions (k,), heads (2, k)."""
+    """EXTEND (snakes.extend_snake): one more paddle for snakes with pivots (2, n) and directions (n,). -> The
+    indices (k,) of those that succeed, their new pivots (2, k), directions (k,), heads (2, k)."""
     q = np.ceil(pivot + tab.step[:, g])
     rows = occupancy(tab, q, g, laid)
     weight = tab.weight[g]
@@ -388,11 +378,9 @@ def paint(canvas, laid, offsets, values, tab, combine=np.maximum):
 
 
 def seed_distractors(tab, rng, occupied, who):
-    """First paddles of distractors (snakes.seed_snake) in the maps `occupied[who]`.
-
-    Returns the indices into `who` of those that found a place, their tips (2, k), pivots (2, k), angle
-    indices. Not tested: that upstream gives up when less than 1 % of a map is free, as it never is with these
-    parameters."""
+    """First paddles of distractors (snakes.seed_snake) in the maps `occupied[who]`. Returns the indices into
+    `who` of those that found a place, their tips (2, k), pivots (2, k), angle indices. Upstream also gives up
+    when less than 1 % of a map is free, as it never is with these parameters."""
     W, b, flat = tab.size, tab.border, occupied.reshape(-1)
     pending, out = np.arange(len(who)), []
     for _ in range(MAX_PADDLE_RETRIAL + 1):
@@ -419,9 +407,8 @@ def seed_distractors(tab, rng, occupied, who):
 
 def distractor_snakes(tab, rng, laid, length, number):
     """Step C (snakes.make_many_snakes): up to `number` snakes of `length` paddles beside the targets `laid`.
-
-    Returns their paddles (number * length, 3, n), direction NOTHING where a snake found no place, and the
-    number placed (n,)."""
+    Returns their paddles (number * length, 3, n), direction NOTHING where one found no place, and how many
+    were placed (n,)."""
     n, b, rim = laid.shape[2], tab.border, tab.border + tab.p["padding"]
     occupied = np.zeros((n, tab.row, tab.row), np.uint8)
     occupied[:, b:-b, b:-b] = 255
@@ -456,10 +443,8 @@ def distractor_snakes(tab, rng, laid, length, number):
 
 @functools.lru_cache(maxsize=8)
 def marker_patches(size, rendering):
-    """Disc patches (2e+1, 2e+1, s, s), indexed by the distance class of the centre's y and x (see render).
-
-    Within e pixels of the image border Lanczos weights are renormalised, and discs look a little different;
-    an image of 2e+1 pixels shows all cases."""
+    """Disc patches (2e+1, 2e+1, s, s), indexed by the distance class of the centre's y and x (see render):
+    within e pixels of the border Lanczos weights are renormalised. An image of 2e+1 pixels shows all."""
     p = parameters(size, "hard")
     aa, radius = p["antialias_scale"], p["marker_radius"]
     half = math.ceil(radius) + LOBES
@@ -478,7 +463,7 @@ def render(tab, targets, distractors, markers, rendering):
 
     "lra", as in the released images: float Lanczos, the paddle canvas scaled to a maximum of 1, then the
     discs, then floor(255 v / max). "upstream", as in drewlinsley/pathfinder: 8-bit Lanczos, no scaling before
-    the discs, rounded to nearest. Negative lobes vanish under the zero of the canvas in both."""
+    the discs, rounded to nearest."""
     b, n, p = tab.border, len(markers), tab.p
     offsets, values = tab.line_pixels[rendering]
     canvas = np.zeros((n, tab.row, tab.row), np.float32)
@@ -558,9 +543,9 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
 def cut_pairs(size, level, seed, block, n=BLOCK):
     """Connected images with and without one paddle between the discs: is a contour followed, or guessed at?
 
-    Returns whole (k, W, W) and cut (k, W, W) uint8, for the k connected among the first n images of a block,
-    and distance (k,), in paddles, of the missing one from the nearer end. An image is scaled by its maximum:
-    if that was on the missing paddle, all others are brighter without it."""
+    Returns whole and cut (k, W, W) uint8, for the k connected among the first n images of a block, and
+    distance (k,), in paddles, of the missing one from the nearer end. If the brightest pixel was on the
+    missing paddle, the whole image is brighter without it."""
     c = parameters(size, level)["contour_length"]
     missing = np.random.default_rng([seed, size, c, block, 1]).integers(1, c - 1, size=BLOCK)
     whole, cut = (generate_block(size, level, seed, block, n, without=w) for w in (None, missing))
@@ -580,34 +565,41 @@ def make_set(folder, identity, n, make_blocks):
     """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
     of the set in `folder`; it is written first where it is not there yet. Raises DataError.
 
-    identity     dict of what the manifest must say, `size` and `level` among it make_blocks  first ->
-    generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)"""
-    if not (folder / "manifest.json").exists():
-        with claim(folder):
-            if not (folder / "manifest.json").exists():
-                write_set(folder, identity, n, make_blocks)
+    identity     dict of what the manifest must say, `size` and `level` among it
+    make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
+    """
+    with making(folder, "-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]) as private:
+        if private:
+            write_blocks(private, identity, n, make_blocks)
+            manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
+            (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
-        manifest = json.loads((folder / "manifest.json").read_text())
-        different = [key for key in identity if manifest.get(key) != identity[key]]
-        images, label = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "label"))
-        if not different and content_hash(images, label) != manifest["sha256"]:
+        manifest, found = json.loads((folder / "manifest.json").read_text()), read_set(folder)
+        other = [key for key in identity if manifest.get(key) != identity[key]]
+        if other:
+            what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in other)
+            raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
+        if found[2] != manifest["sha256"]:
             raise ValueError("its hash is another")
     except (OSError, EOFError, ValueError, KeyError, AttributeError) as e:
         raise DataError(f"{folder} is damaged ({e}); remove it to have it made again") from e
-    if different:
-        what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in different)
-        raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
-    return images, label, manifest["sha256"]
+    return found
 
 
-def write_set(folder, identity, n, make_blocks):
-    """make_set's work. By plain writes: on a full disk they raise OSError, where a memory map would kill the
-    process."""
-    tag = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]
-    private = folder.with_name(f"{folder.name}-{tag}.part")  # never that of another set
-    private.mkdir(exist_ok=True)
+def read_set(folder):
+    """Images and labels of a folder, memory-mapped, and the sha256 of the pixels and then the labels."""
+    images, label = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("images", "label"))
+    digest = hashlib.sha256(images)
+    digest.update(label)
+    return images, label, digest.hexdigest()
+
+
+def write_blocks(folder, identity, n, make_blocks):
+    """The two arrays of a set, from the first block on that `folder` does not hold. By plain writes: on a
+    full disk they raise OSError, where a memory map would kill the process."""
+    folder.mkdir(exist_ok=True)
     pixels = identity["size"] ** 2
-    with open(private / "images.npy", "ab") as images, open(private / "label.npy", "ab") as label:
+    with open(folder / "images.npy", "ab") as images, open(folder / "label.npy", "ab") as label:
         done = max(0, min((images.tell() - HEADER) // pixels, label.tell() - HEADER) // BLOCK)
         for file, shape in ((images, (n, pixels)), (label, (n,))):
             file.truncate(HEADER + done * BLOCK * math.prod(shape[1:]) if done else 0)  # a block begun goes
@@ -622,20 +614,9 @@ def write_set(folder, identity, n, make_blocks):
                     file.write(rows)
                     file.flush()
                 bar.update(len(block[1]))
-    digest = content_hash(*(np.load(private / f"{name}.npy", mmap_mode="r") for name in ("images", "label")))
-    manifest = identity | dict(numpy=np.__version__, sha256=digest)
-    (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    private.rename(folder)
 
 
-def content_hash(images, label):
-    """sha256 of the pixels of all images, then of all labels."""
-    digest = hashlib.sha256(images)
-    digest.update(label)
-    return digest.hexdigest()
-
-
-def generate_set(folder, size, level, n=200_000, seed=0, workers=None):
+def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
@@ -671,8 +652,8 @@ def usable_cores():
 
 
 def leave_with_parent():
-    """Pool initializer. Ctrl-C, which a terminal sends to the workers too, is for the parent to answer. A
-    worker whose parent was killed would wait for ever and hold the set's lock."""
+    """Pool initializer. Ctrl-C is for the parent to answer. A worker whose parent was killed would wait for
+    ever and hold the set's lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
     parent = multiprocessing.parent_process()
@@ -697,14 +678,10 @@ def pack_png_folder(folder, official, size, level):
 
 
 def list_images(top):
-    """(path, label) of the images of one level of an official folder:
-
-        <top>/imgs/<k>/sample_<i>.png  8-bit grey
-        <top>/metadata/<k>.npy         TEXT: imgs/<k> sample_<i>.png <i> <label> ...
-
-    sorted by k, then by line, as S4's loader does. The release's empty image is skipped by its name, so
-    the folder must be called pathfinder32. Raises DataError for lines of another form or listed twice, and
-    unless there are OFFICIAL_IMAGES."""
+    """(path, label) of the images of one level of an official folder, <top>/imgs/<k>/sample_<i>.png, as the
+    TEXT files <top>/metadata/<k>.npy list them: sorted by k, then by line, as S4's loader does. The release's
+    empty image is skipped by its name, so the folder must be called pathfinder32. Raises DataError for lines
+    of another form or listed twice, and unless there are OFFICIAL_IMAGES."""
     line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}

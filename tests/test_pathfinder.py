@@ -1,16 +1,13 @@
 """Pathfinder: the fast generator against the original's statistics, its steps done slowly, one real image."""
 
 import argparse
-import functools
 import hashlib
 import io
 import resource
 import shutil
-import struct
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -227,21 +224,14 @@ def test_a_broken_run_continues_to_the_same_set(tmp_path):
         assert generate_set(tmp_path / "broken", workers=1, **set_)[2] == digest
     assert made in ([2, 3], [3])  # what was done is kept
     assert generate_set(tmp_path / "two", workers=2, **set_)[2] == digest
-    assert sorted(path.name for path in tmp_path.iterdir() if path.name[0] != ".") == [
-        "broken",
-        "two",
-        "unbroken",
-    ]
+    assert not [*tmp_path.glob("*.part")]
 
 
 def test_a_damaged_set_and_one_of_something_else_are_refused(tmp_path):
     set_ = dict(folder=tmp_path / "set", size=16, level="easy", n=20)
     generate_set(**set_)
-    for other, match in (
-        (dict(level="hard"), "level easy instead of hard"),
-        (dict(n=9), "n 20 instead of 9"),
-        (dict(size=33), "no Pathfinder set 33"),
-    ):
+    faults = {"level easy instead of hard": dict(level="hard"), "n 20 instead of 9": dict(n=9)}
+    for match, other in (faults | {"no Pathfinder set 33": dict(size=33)}).items():
         with pytest.raises(DataError, match=match):
             generate_set(**set_ | other)
     for name in ("label.npy", "images.npy", "manifest.json"):
@@ -257,8 +247,7 @@ def test_a_damaged_set_and_one_of_something_else_are_refused(tmp_path):
 
 def test_the_hash_in_a_record(tmp_path, monkeypatch):
     """sha256 of the levels' sha256, each of the pixels and then the labels: as it was when results/ began."""
-    few = functools.partial(generate_set, n=50, workers=1)
-    monkeypatch.setattr(pathfinder, "generate_set", few)
+    monkeypatch.setattr(pathfinder, "OFFICIAL_IMAGES", 50)
     levels = [generate_block(32, level, 0, 0, n=50) for level in pathfinder.FOLDERS]
     digests = [hashlib.sha256(b.images.tobytes() + b.label.tobytes()).hexdigest() for b in levels]
     task = data.load("pathfinder", tmp_path)
@@ -268,11 +257,8 @@ def test_the_hash_in_a_record(tmp_path, monkeypatch):
     for split, pixels in parts.items():
         assert np.array_equal(task.splits[split].tokens, pixels.reshape(-1))
     assert np.array_equal(task.test.label, levels[2].label[np.sort(order[45:])])
-    source = task.source
-    assert source["hash"] == hashlib.sha256("".join(digests).encode()).hexdigest()
-    assert source | dict(hash="") == {
-        "from": "generated", "seed": 0, "hash": "", "counts": {"train": 120, "val": 5, "test": 5},
-    }  # fmt: skip
+    counts, digest = {"train": 120, "val": 5, "test": 5}, hashlib.sha256("".join(digests).encode())
+    assert task.source == {"from": "generated", "seed": 0, "hash": digest.hexdigest(), "counts": counts}
     hard = data.load("pathfinder", tmp_path, levels="hard")
     assert hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest()
     flags = argparse.Namespace(data_dir=tmp_path, limit=None, max_length=None, smoke=False, mini=False)
@@ -316,12 +302,6 @@ def test_official_images_are_packed_level_by_level_and_stay_official(official, t
         data.load("pathfinder", tmp_path)
 
 
-def bomb():
-    """A PNG of 40,000 x 40,000 pixels, says its header."""
-    body = b"IHDR" + struct.pack(">IIBBBBB", 40_000, 40_000, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + body + struct.pack(">I", zlib.crc32(body))
-
-
 def saved(mode, side, form):
     content = io.BytesIO()
     Image.new(mode, (side, side)).save(content, form)
@@ -334,7 +314,6 @@ PICTURE, NOT_IMGS = "imgs/2/sample_0.png: missing or not a grey PNG of 32 x 32",
 @pytest.mark.parametrize("file, content, message", [
     ("imgs/2/sample_0.png", None, PICTURE),
     ("imgs/2/sample_0.png", b"", PICTURE),
-    ("imgs/2/sample_0.png", bomb(), PICTURE),
     ("imgs/2/sample_0.png", saved("L", 64, "PNG"), PICTURE + r" pixels \(mode L, 64 x 64"),
     ("imgs/2/sample_0.png", saved("RGB", 32, "PNG"), PICTURE + r" pixels \(mode RGB"),
     ("imgs/2/sample_0.png", saved("L", 32, "EPS"), PICTURE + ".*cannot identify"),  # no Ghostscript
