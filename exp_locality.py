@@ -169,7 +169,7 @@ def report(args):
         title="Table 1: how far do small convolutions get?",
         tasks=TASKS7,
         titles=data.TITLES,
-        variants=[label({"kernel": k} | extra) for k in TABLE1 for extra in ({}, {"techniques": "no"})],
+        variants=[label({"kernel": k} | extra) for k in (1, *TABLE1) for extra in ({}, {"techniques": "no"})],
         label=lambda r: label(r["cell"]),
         recipe=lambda r: recipe(r["task"], mini=True, **r["cell"]),
         paper=paper_number,
