@@ -54,7 +54,7 @@ def test_a_step_stays_below_a_stated_number_of_launches(model, name, most):
     hp = bench.recipe(model, name)
     hp |= {row: 32 for row in ("d_model", "d_hidden", "d_ff") if row in hp} | {"batch_size": 2}
     task = bench.stand_in(name, 4, hp)
-    network = bench.CELLS[model][1].build(task, hp)
+    network = bench.SCRIPTS[model].build(task, hp)
     optimizer = common.make_optimizer(network, hp)
     batch = next(task.training_batches([torch.arange(2)], torch.Generator(), 0))
     autocast = torch.autocast("cpu", torch.bfloat16)
@@ -125,7 +125,7 @@ def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     assert [line["part"] for line in lines[:2]] == ["step", "memory"] and lines[0]["ms"] > 0
     assert {line["layer"] for line in lines[2:]} == {*bench.LAYERS} == {*bench.models.BLOCKS}
     hp, task = bench.recipe("s5", "text"), data.load("text", "", smoke=True, denoise=True)
-    model = bench.CELLS["s5"][1].build(task, hp)
+    model = bench.SCRIPTS["s5"].build(task, hp)
     assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
     assert "| s5    | text | 50 " in capsys.readouterr().out
 
