@@ -7,10 +7,10 @@ one JSON line a row.
     python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
     python bench.py all --out bench.jsonl      all of these: about ten minutes on a GPU
 
-`step`: recipe and model of the cell's own script, the step of common.fit, on random examples of the task's
-lengths, in batches evenly spaced by length. On a CPU choose cells.
-    launches  operations that a step sends to the device: forward and loss, backward, optimiser. At these sizes
-              a GPU waits for them, about 5 microseconds each
+`step`: the cell's own recipe and model, and the step of common.fit, on random examples of the task's lengths
+in batches evenly spaced by length. On a CPU choose cells.
+    launches  operations that a step sends to the device: forward and loss, backward, optimiser. A GPU waits
+              for them at these sizes, about 5 microseconds each
     ms        a step, its batch included;  ex/s: examples a second
     floor ms  the larger of FLOP / the rate of a matrix product and bytes / the rate of a copy, both measured
               here. FLOP: torch's counter and 2.5 n log2 n for each real FFT. bytes: input and output of
@@ -114,29 +114,24 @@ def seconds_of(work, device):
 class Launches(TorchDispatchMode):
     """Counts the operations that reach the device. A view or a question about a shape launches nothing."""
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        free = function.is_view or "_unsafe_view" in str(function) or "detach" in str(function)
-        self.count += not free
+        self.count += not (function.is_view or "_unsafe_view" in str(function) or "detach" in str(function))
         return function(*args, **(kwargs or {}))
 
 
 def count_launches(network, optimizer, batch, autocast):
     """[forward and loss, backward, optimiser]: operations of one step."""
-    counts = []
     with Launches() as mode:
         with autocast:
             loss, _ = common.multitask_loss(network, batch)
-        counts.append(mode.count)
+        forward = mode.count
         loss.backward()
-        counts.append(mode.count - sum(counts))
+        backward = mode.count - forward
         optimizer.step()
-        counts.append(mode.count - sum(counts))
     optimizer.zero_grad(set_to_none=True)
-    return counts
+    return [forward, backward, mode.count - forward - backward]
 
 
 def fft_flop(x_shape, dim, normalization, length, out_shape=None):
@@ -231,20 +226,12 @@ def measure_step(model, name, args):
         epoch()
     ms = 1000 * min(seconds_of(epoch, device) for _ in range(args.rounds)) / len(chosen)
     floor = 1000 * max(work["flop"] / flop_rate, work["bytes"] / copy_rate) / len(chosen)
-    return {
-        "batch": hp["batch_size"],
-        "launches": " + ".join(map(str, launches)),
-        "GFLOP": work["flop"] / len(chosen) / 1e9,
-        "ms": ms,
-        "ex/s": 1000 * hp["batch_size"] / ms,
-        "floor ms": floor,
-        "x floor": ms / floor,
-        "peak GB": common.peak_gb(device),
-        "hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6,
-        "device": common.device_name(device),
-        "amp": str(dtype).removeprefix("torch."),
-        "compile": args.compile or False,
-    }
+    row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
+    row |= {"GFLOP": work["flop"] / len(chosen) / 1e9, "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
+    row |= {"floor ms": floor, "x floor": ms / floor, "peak GB": common.peak_gb(device)}
+    row |= {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
+    row |= {"device": common.device_name(device), "amp": str(dtype).removeprefix("torch.")}
+    return row | {"compile": args.compile or False}
 
 
 def bench_step(args):
