@@ -556,6 +556,7 @@ def test_report(tmp_path, capsys):
     lines += [
         line("image", Cell("transformer", "masked", share=0.4, image_loss="ce"), 0.7),
         line("image", Cell("transformer", "none", share=0.0), 0.3),
+        line("image", Cell("s4", "masked", share=0.6), 0.62),  # --image-loss l1
         line("pathx", Cell("transformer", "masked", share=0.5), 0.5) | {"train_acc": 0.78},
         line("text", Cell("s4", "masked", pooling="max"), 0.66),
         line("text", Cell("s4", "none", size="20M"), 0.64),
@@ -569,7 +570,8 @@ def test_report(tmp_path, capsys):
     out = reported(tmp_path, capsys, lines)
     for words, text in (
         ("Tables 1", "55.00 ± 7.07 (n=2) / 76.00"), ("Tables 1", "50.83 / 81.81"),
-        ("Table 8", "70.00 (n=1) / —"), ("Table 8", "30.00 (n=1) / —"), ("Figure 3", "40.00 (n=1) / —"),
+        ("Table 8", "70.00 (n=1) / —"), ("Table 8", "62.00 (n=1) / —"),
+        ("Table 8", "30.00 (n=1) / —"), ("Figure 3", "40.00 (n=1) / —"),
         ("C.1.2", "64.00 (n=1) / —"), ("C.1.1", "66.00 (n=1) / —"), ("D: TRAINING", "78.00 (n=1) / —"),
     ):  # fmt: skip
         assert text in out.split(f"### {words}")[1].split("###")[0], text
