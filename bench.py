@@ -7,11 +7,10 @@ one JSON line a row.
     python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
     python bench.py all --out bench.jsonl      all of these: about ten minutes on a GPU
 
-`step`: the recipe and model of the cell's own script, the step as common.fit makes it, on random examples of
-the task's lengths (ListOps: generated ones), batches evenly spaced by length. On a CPU choose cells: a step
-may take minutes.
-    launches  operations that a step sends to the device: forward and loss, backward, optimiser. Views do not
-              count. At these sizes a GPU waits for them, about 5 microseconds each
+`step`: the cell's own recipe and model, and the step of common.fit, on random examples of the task's lengths
+in batches evenly spaced by length. On a CPU choose cells.
+    launches  operations that a step sends to the device: forward and loss, backward, optimiser. A GPU waits
+              for them at these sizes, about 5 microseconds each
     ms        a step, its batch included;  ex/s: examples a second
     floor ms  the larger of FLOP / the rate of a matrix product and bytes / the rate of a copy, both measured
               here. FLOP: torch's counter and 2.5 n log2 n for each real FFT. bytes: input and output of
@@ -28,6 +27,7 @@ keeps for the backward pass.
 import argparse
 import contextlib
 import functools
+import inspect
 import itertools
 import json
 import math
@@ -55,11 +55,8 @@ import models
 import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
-CELLS = {  # model: (its table, its script)
-    **dict.fromkeys(CONV, ("Table 1", exp_locality)),
-    **dict.fromkeys(exp_multitask.TABLES, ("Table 2", exp_multitask)),
-    **dict.fromkeys(exp_kernels.PRINTED, ("Table 3", exp_kernels)),
-}
+SCRIPTS = dict.fromkeys(CONV, exp_locality) | dict.fromkeys(exp_multitask.TABLES, exp_multitask)  # of a model
+SCRIPTS |= dict.fromkeys(exp_kernels.PRINTED, exp_kernels)
 SIZES = {  # training, validation and test examples that the hours are for
     "image": (45_000, 5_000, 10_000),
     "pathfinder": (480_000, 20_000, 20_000),
@@ -72,7 +69,7 @@ SIZES = {  # training, validation and test examples that the hours are for
 def recipe(model, name):
     if model in CONV:
         return exp_locality.recipe(name, kernel=CONV[model])
-    return CELLS[model][1].recipe(model, name)
+    return SCRIPTS[model].recipe(model, name)
 
 
 def stand_in(name, examples, hp):
@@ -117,29 +114,24 @@ def seconds_of(work, device):
 class Launches(TorchDispatchMode):
     """Counts the operations that reach the device. A view or a question about a shape launches nothing."""
 
-    def __init__(self):
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        free = function.is_view or "_unsafe_view" in str(function) or "detach" in str(function)
-        self.count += not free
+        self.count += not (function.is_view or "_unsafe_view" in str(function) or "detach" in str(function))
         return function(*args, **(kwargs or {}))
 
 
 def count_launches(network, optimizer, batch, autocast):
     """[forward and loss, backward, optimiser]: operations of one step."""
-    counts = []
     with Launches() as mode:
         with autocast:
             loss, _ = common.multitask_loss(network, batch)
-        counts.append(mode.count)
+        forward = mode.count
         loss.backward()
-        counts.append(mode.count - sum(counts))
+        backward = mode.count - forward
         optimizer.step()
-        counts.append(mode.count - sum(counts))
     optimizer.zero_grad(set_to_none=True)
-    return counts
+    return [forward, backward, mode.count - forward - backward]
 
 
 def fft_flop(x_shape, dim, normalization, length, out_shape=None):
@@ -164,21 +156,16 @@ FLOP = {
 
 
 def count_work(network, batches, train, item_size):
-    """Train on `batches` -> {flop, bytes}, sums over them; see the docstring above."""
-    work = {"flop": 0, "bytes": 0}
+    """Train on a list of batches -> {flop, bytes}, sums over them; see the docstring above."""
+    work = {"bytes": 12 * sum(p.numel() for p in network.parameters()) * len(batches)}
 
     def count(module, inputs, output):
         tensors = [x for x in (*inputs, output) if x.is_floating_point()]
         work["bytes"] += 3 * item_size * sum(x.numel() for x in tensors)
 
-    def counted():
-        for batch in batches:
-            work["bytes"] += 12 * sum(p.numel() for p in network.parameters())
-            yield batch
-
     hooks = [layer.register_forward_hook(count) for layer in (*network.children(), *network.blocks)]
     with FlopCounterMode(display=False, custom_mapping=FLOP) as counter:
-        train(counted())
+        train(batches)
     for hook in hooks:
         hook.remove()
     return work | {"flop": counter.get_total_flops()}
@@ -216,7 +203,7 @@ def measure_step(model, name, args):
     flop_rate, copy_rate = machine_rates(device, dtype)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
-    network = CELLS[model][1].build(task, hp).to(device).train()
+    network = SCRIPTS[model].build(task, hp).to(device).train()
     optimizer = common.make_optimizer(network, hp)
     plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
@@ -226,12 +213,12 @@ def measure_step(model, name, args):
         for batch in batches:
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
 
-    def epoch(plan=chosen):
-        train(task.training_batches(plan, noise, 0))
+    def epoch():
+        train(task.training_batches(chosen, noise, 0))
 
-    epoch([longest])  # memory is allocated, the optimiser has its state
+    train(task.training_batches([longest], noise, 0))  # memory is allocated, the optimiser has its state
     launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
-    work = count_work(network, task.training_batches(chosen, noise, 0), train, dtype.itemsize)
+    work = count_work(network, list(task.training_batches(chosen, noise, 0)), train, dtype.itemsize)
     if args.compile:
         network.compile(mode=args.compile)
     common.reset_peak(device)
@@ -239,20 +226,12 @@ def measure_step(model, name, args):
         epoch()
     ms = 1000 * min(seconds_of(epoch, device) for _ in range(args.rounds)) / len(chosen)
     floor = 1000 * max(work["flop"] / flop_rate, work["bytes"] / copy_rate) / len(chosen)
-    return {
-        "batch": hp["batch_size"],
-        "launches": " + ".join(map(str, launches)),
-        "GFLOP": work["flop"] / len(chosen) / 1e9,
-        "ms": ms,
-        "ex/s": 1000 * hp["batch_size"] / ms,
-        "floor ms": floor,
-        "x floor": ms / floor,
-        "peak GB": common.peak_gb(device),
-        "hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6,
-        "device": common.device_name(device),
-        "amp": str(dtype).removeprefix("torch."),
-        "compile": args.compile or False,
-    }
+    row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
+    row |= {"GFLOP": work["flop"] / len(chosen) / 1e9, "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
+    row |= {"floor ms": floor, "x floor": ms / floor, "peak GB": common.peak_gb(device)}
+    row |= {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
+    row |= {"device": common.device_name(device), "amp": str(dtype).removeprefix("torch.")}
+    return row | {"compile": args.compile or False}
 
 
 def bench_step(args):
@@ -268,21 +247,12 @@ def bench_step(args):
 
 # ------------------------------------------------------------------------------------------ layers
 
-LAYERS = {  # its arguments at length L
-    "s4": lambda L: {"max_length": L},
-    "s4d": lambda L: {},
-    "s5": lambda L: {"d_state": 128, "norm": "layer"},
-    "lru": lambda L: {"norm": "layer"},
-    "dlr": lambda L: {},
-    "sgconv": lambda L: {"max_length": L},
-    "free": lambda L: {"max_length": L},
-    "mingru": lambda L: {"d_hidden": 128},
-    "gmlp": lambda L: {"max_length": L, "d_hidden": 128},
-    "conv": lambda L: {"kernel": 61},
-    "transformer": lambda L: {"d_ff": 256, "rotary": "full"},
-    "mega": lambda L: {"max_length": L, "d_hidden": 256, "d_attention": 64},
-    "ema-attention": lambda L: {"max_length": L, "d_ff": 256, "d_hidden": 256, "d_attention": 64},
-}
+LAYERS = dict(  # their arguments; those that have a max_length get the length
+    s4={}, s4d={}, s5=dict(d_state=128, norm="layer"), lru=dict(norm="layer"), dlr={}, sgconv={}, free={},
+    mingru=dict(d_hidden=128), gmlp=dict(d_hidden=128), conv=dict(kernel=61),
+    transformer=dict(d_ff=256, rotary="full"), mega=dict(d_hidden=256, d_attention=64),
+)  # fmt: skip
+LAYERS["ema-attention"] = LAYERS["mega"] | {"d_ff": 256}
 
 
 def bench_layers(args):
@@ -292,9 +262,11 @@ def bench_layers(args):
         row = {"layer": name}
         for L in args.lengths:
             torch.manual_seed(0)
-            layer = models.BLOCKS[name](128, **arguments(L)).to(device)
+            block = models.BLOCKS[name]
+            length = {"max_length": L} if "max_length" in inspect.signature(block).parameters else {}
+            layer = block(128, **arguments, **length).to(device)
             x = torch.randn(4, L, 128, device=device, requires_grad=True)
-            mask = torch.ones(1, 1, dtype=torch.bool, device=device).expand(4, L)
+            mask = data.full_mask(4, L, device)
 
             def one_pass(layer=layer, x=x, mask=mask):
                 layer(x, mask).square().sum().backward()
@@ -355,13 +327,10 @@ def bench_memory(args):
     """Rows {model, task, batch, GB of state, GB kept for the backward pass, what each card can compute}."""
     for model, name in itertools.product(args.model, args.task):
         hp = recipe(model, name)
-        with contextlib.ExitStack() as as_on_a_gpu:
-            as_on_a_gpu.enter_context(contextlib.redirect_stdout(sys.stderr))
-            as_on_a_gpu.enter_context(mock.patch("models.chunked_conv1d", conv1d))
-            as_on_a_gpu.enter_context(mock.patch("models.surely_full", lambda mask: False))
-            as_on_a_gpu.enter_context(mock.patch("models.MOST_SCORES", {}))
+        as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
+        with contextlib.redirect_stdout(sys.stderr), mock.patch.multiple(models, **as_on_a_gpu):
             task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
-            network = CELLS[model][1].build(task, hp)
+            network = SCRIPTS[model].build(task, hp)
             kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
             state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
             asked = state, kept_by, hp["batch_size"], not common.batch_normed(network)
@@ -396,7 +365,7 @@ def run_part(part, args):
     print(f"### {part}\n\n{', '.join(map(str, (f'torch {torch.__version__}', *shared.values())))}\n")
     columns = dict.fromkeys(key for row in rows for key in row if key not in SHARED)
     print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
-    slow = [f"{r['model']} {r['task']}" for r in rows if r.get("x floor", 0) > 3]
+    slow = [f"{row['model']} {row['task']}" for row in rows if row.get("x floor", 0) > 3]
     if slow:
         print(f"Slower than 3 x the floor: {', '.join(slow)}\n")
 
@@ -404,11 +373,11 @@ def run_part(part, args):
 def main(argv=None):
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    some = [model for model in CELLS if model not in list(CONV)[1:-1]]
+    some = [model for model in SCRIPTS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument
     add("part", choices=[*PARTS, "all"], help="what to measure")
-    add("--model", nargs="+", choices=CELLS, default=some, metavar="MODEL", help=f"of {', '.join(CELLS)}")
+    add("--model", nargs="+", choices=SCRIPTS, default=some, metavar="MODEL", help=f"of {', '.join(SCRIPTS)}")
     add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")

@@ -3,9 +3,9 @@
 pytest tests/test_bench.py
 """
 
-import contextlib
 import json
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -27,8 +27,9 @@ def test_flop_and_bytes_agree_with_a_calculation_by_hand(groups):
 
     def train(batches):
         for batch in batches:
-            plain = contextlib.nullcontext()
-            common.train_step(model, optimizer, batch, common.multitask_loss, hp, plain, {"totals": {}})
+            common.train_step(
+                model, optimizer, batch, common.multitask_loss, hp, nullcontext(), {"totals": {}}
+            )
 
     work = bench.count_work(model, [batch], train, 4)
     n, D, H, K = batch.mask.numel(), 32, 48, 5
@@ -54,7 +55,7 @@ def test_a_step_stays_below_a_stated_number_of_launches(model, name, most):
     hp = bench.recipe(model, name)
     hp |= {row: 32 for row in ("d_model", "d_hidden", "d_ff") if row in hp} | {"batch_size": 2}
     task = bench.stand_in(name, 4, hp)
-    network = bench.CELLS[model][1].build(task, hp)
+    network = bench.SCRIPTS[model].build(task, hp)
     optimizer = common.make_optimizer(network, hp)
     batch = next(task.training_batches([torch.arange(2)], torch.Generator(), 0))
     autocast = torch.autocast("cpu", torch.bfloat16)
@@ -78,6 +79,7 @@ def test_samples_of_a_plan_are_near_its_mean():
 
 class OneLayer(torch.nn.Module):
     denoise_head = None
+    classify = staticmethod(lambda features, mask, docs: features.sum())  # keeps nothing
 
     def __init__(self):
         super().__init__()
@@ -85,9 +87,6 @@ class OneLayer(torch.nn.Module):
 
     def forward(self, tokens, mask):
         return self.linear(self.embedding(tokens)).relu()
-
-    def classify(self, features, mask, docs):
-        return features.sum()  # keeps nothing
 
 
 def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
@@ -100,32 +99,30 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
 
 
 def test_hours_are_of_all_steps_and_a_third_for_each_evaluated_batch():
-    steps = bench.projected_steps("image", {"epochs": 2, "batch_size": 100})
-    assert steps == 2 * 450 + (2 * 50 + 2 * 100) / 3
+    assert (
+        bench.projected_steps("image", {"epochs": 2, "batch_size": 100}) == 2 * 450 + (2 * 50 + 2 * 100) / 3
+    )
 
 
-def test_cards_are_asked_for_what_they_can_hold():
-    def asked(card, whole, batch, splittable, state=0):
-        return bench.largest_part(card, state, lambda part: whole * part / batch, batch, splittable)
-
-    assert asked(8, 3.4e9, 64, splittable=False) == "all"
-    assert asked(8, 3.6e9, 64, splittable=False) is None
-    assert asked(8, 12e9, 64, splittable=True) == "--micro-batch 16"
-    assert asked(8, 0, 64, splittable=True, state=7.5e9) is None
+@pytest.mark.parametrize("whole, splittable, state, part", [
+    (3.4e9, False, 0, "all"), (3.6e9, False, 0, None),
+    (12e9, True, 0, "--micro-batch 16"), (0, True, 7.5e9, None),
+])  # fmt: skip
+def test_a_card_of_8_gb_is_asked_for_what_it_can_hold(whole, splittable, state, part):
+    assert bench.largest_part(8, state, lambda n: whole * n / 64, 64, splittable) == part
 
 
 def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
-    bench.main(
-        ["step", "--smoke", "--model", "conv-5", "--task", "image", "--rounds", "1", "--out", str(rows)]
-    )
+    step = "step --smoke --model conv-5 --task image --rounds 1".split()
+    bench.main([*step, "--out", str(rows)])
     bench.main(["memory", "--model", "s5", "--task", "text", "--out", str(rows)])
     bench.main(["layers", "--lengths", "64", "--repeats", "1", "--out", str(rows)])
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [line["part"] for line in lines[:2]] == ["step", "memory"] and lines[0]["ms"] > 0
     assert {line["layer"] for line in lines[2:]} == {*bench.LAYERS} == {*bench.models.BLOCKS}
     hp, task = bench.recipe("s5", "text"), data.load("text", "", smoke=True, denoise=True)
-    model = bench.CELLS["s5"][1].build(task, hp)
+    model = bench.SCRIPTS["s5"].build(task, hp)
     assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
     assert "| s5    | text | 50 " in capsys.readouterr().out
 
