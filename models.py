@@ -94,8 +94,10 @@ def constant(make, *arguments, device):
     key = make, arguments, device
     if key in CONSTANTS and not torch.compiler.is_compiling():
         return CONSTANTS[key]
-    made = make(*arguments).to(device)
-    if type(made) is torch.Tensor and not torch.compiler.is_compiling():  # fake tensors have no values
+    made = make(*arguments)
+    made = tuple(x.to(device) for x in made) if isinstance(made, tuple) else made.to(device)
+    real = all(type(x) is torch.Tensor for x in (made if isinstance(made, tuple) else [made]))
+    if real and not torch.compiler.is_compiling():  # fake tensors have no values
         CONSTANTS[key] = made
     return made
 
@@ -223,55 +225,64 @@ def fft_size(minimum):
 
 
 @full_precision
-def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
-    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag], zero outside 0 .. L - 1.
+def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1, skip=None):
+    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag] + skip u_t, zero outside 0 .. L - 1.
 
-    u (B, H, L); k_fwd, k_bwd (H, K), or (C, K) with C dividing H: channel h then uses kernel h mod C.
-    -> (B, H, L). bwd_lag is 1 for all layers but MEGA, whose two directions both include position t: 0.
-    O(H L log L). On a circle of n places lag -1 is place n - 1. With 3 taps forward, 2 backward and n = 8:
-        place  0  1  2  3  4  5  6  7
-        lag    0  1  2  .  .  . -2 -1
-    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
+    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or (C, K), (C,) with C dividing H: channel h then uses kernel
+    h mod C. -> (B, H, L). bwd_lag is 1 for all layers but MEGA, whose two directions both include position t:
+    0. O(H L log L).
     """
-    L = u.shape[2]
-    u, after = at_least_float32(u), at_least_float32(k_fwd[:, :L])
-    before = after[:, :0] if k_bwd is None else at_least_float32(k_bwd)
-    if k_bwd is not None and bwd_lag == 0:
-        after, before = add_at_lag_0(after, before[:, 0]), before[:, 1:]
-    before = before[:, : L - 1].flip(-1)
-    a, b = after.shape[1], before.shape[1]
-    n = fft_size(L + max(a - 1, b))
-    return ConvolveFFT.apply(u, torch.cat([F.pad(after, (0, n - a - b)), before], 1), n)
-
-
-def add_at_lag_0(kernel, x):
-    """kernel (H, K) with x (H,) added to its first tap."""
-    return kernel + F.pad(x.unsqueeze(1), (0, kernel.shape[1] - 1))
+    kernels = (k if k is None else at_least_float32(k) for k in (k_fwd, k_bwd, skip))
+    return ConvolveFFT.apply(at_least_float32(u), *kernels, bwd_lag)
 
 
 class ConvolveFFT(torch.autograd.Function):
-    """Circular convolution over n of u (B, H, L), zero-padded, with kernel (C, n); its first L positions.
+    """long_conv as a circular convolution over n places, where lag -1 is place n - 1. With 3 taps forward, 2
+    backward and n = 8:
+        place  0  1  2  3  4  5  6  7
+        lag    0  1  2  .  .  . -2 -1
+    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
 
     torch's own derivative of rfft runs complex transforms, which take twice as long. A GPU keeps u for the
     gradient, not its spectrum, which is twice as large.
     """
 
     @staticmethod
-    def forward(ctx, u, kernel, n):
+    def forward(ctx, u, k_fwd, k_bwd, skip, bwd_lag):
+        L, lag_0 = u.shape[2], 1 - bwd_lag  # lag_0: taps of k_bwd that belong to place 0
+        a, b = min(L, k_fwd.shape[1]), 0 if k_bwd is None else min(L - 1, k_bwd.shape[1] - lag_0)
+        n = fft_size(L + max(a - 1, b))
+        parts = [k_fwd[:, :a], k_fwd.new_zeros(len(k_fwd), n - a - b)]
+        parts += [k_bwd[:, lag_0 : lag_0 + b].flip(1)] if b else []
+        kernel = torch.cat(parts, 1)
+        if k_bwd is not None and lag_0:
+            kernel[:, 0].add_(k_bwd[:, 0])
+        if skip is not None:
+            kernel[:, 0].add_(skip)
         spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
         ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
-        ctx.n = n
+        ctx.sizes = n, a, b, lag_0, *(None if k is None else k.shape[-1] for k in (k_fwd, k_bwd, skip))
         product = tiled(spectrum_u, kernel) * spectrum_k
-        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., : u.shape[2]]
+        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., :L]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         u, spectrum_k = ctx.saved_tensors
-        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=ctx.n), spectrum_k)
-        spectrum = tiled(torch.fft.rfft(grad, n=ctx.n), spectrum_k)
-        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=ctx.n)[..., : grad.shape[2]]
-        return grad_u, torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=ctx.n), None
+        n, a, b, lag_0, forward_taps, backward_taps, skip = ctx.sizes
+        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=n), spectrum_k)
+        spectrum = tiled(torch.fft.rfft(grad, n=n), spectrum_k)
+        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
+        kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
+        zero, k_fwd, k_bwd = kernel[:, 0], kernel[:, :a], None
+        if a < forward_taps:  # the others lie beyond the sequence
+            k_fwd = F.pad(k_fwd, (0, forward_taps - a))
+        if backward_taps:
+            k_bwd = kernel[:, n - b :].flip(1)
+            k_bwd = torch.cat([kernel[:, :1], k_bwd], 1) if lag_0 else k_bwd
+        if backward_taps and b + lag_0 < backward_taps:
+            k_bwd = F.pad(k_bwd, (0, backward_taps - b - lag_0))
+        return grad_u, k_fwd, k_bwd, zero if skip else None, None
 
 
 def tiled(x, kernel):
@@ -660,11 +671,8 @@ class KernelBlock(ResidualBlock):
         self.output_linear = nn.Linear(d_model, 2 * d_model)
 
     def mix(self, x, mask):
-        forward, *backward = self.kernel(x.shape[1])
-        # The skip connection is a tap at lag 0: there it costs no pass over the sequence.
-        forward = add_at_lag_0(forward, self.skip_weight)
         # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
-        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
+        y = long_conv(x.mT, *self.kernel(x.shape[1]), skip=self.skip_weight).mT.contiguous()
         return F.glu(self.output_linear(self.drop(F.gelu(y))))
 
     def taps(self, L):
@@ -708,22 +716,27 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
     return (C - torch.einsum("chn,hnm->chm", C, power))[..., : C.shape[-1] // 2]
 
 
-def cauchy_sum(V, x, y, s, c):
-    """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]).
+def cauchy_sum(V, size, circle):
+    """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), x, y (H, n), s, c (f,), all real -> (H, R, 2 f): real parts, then imaginary ones.
+    V (H, R, n), size (H, n, 2), circle (3, 2 f): see dplr_circle -> (H, R, 2 f): f pairs (real, imaginary).
     """
-    p = torch.addcmul(-4 * s.square(), x.unsqueeze(-1), c.square())
-    q = y.unsqueeze(-1) * (4 * s * c)
-    size = torch.addcmul(p.square(), q, q)  # 1 / (p - i q) = (p + i q) / (p^2 + q^2)
-    return torch.cat([V @ (p / size), V @ (q / size)], -1)
+    denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
+    cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
+    return V @ cauchy.view(*size.shape[:2], -1)
 
 
-def half_circle(L, dtype):
-    """(2, L / 2 + 1): sin and cos of theta / 2 at the frequencies theta = 2 pi k / L. From float64: as
-    float32 powers of exp(2 pi i / L) they would cost the kernel three digits."""
+def dplr_circle(L, dtype):
+    """What dplr_kernel needs of the frequencies theta = 2 pi k / L, k = 0 .. L / 2, s = sin(theta / 2) and
+    c = cos(theta / 2): rows c^2, -4i s c, -4 s^2 of its denominators as pairs (3, 2 f), and the factors of
+    its sums (2 kinds, 2 right-hand sides, 1, f). From float64: made as float32 powers of exp(2 pi i / L)
+    they would cost the kernel three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
-    return torch.stack([half.sin(), half.cos()]).to(dtype)
+    s, c, turn = half.sin(), half.cos(), torch.polar(torch.ones_like(half), half)
+    rows = torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1)
+    sides = torch.stack([2 * turn, 2 * c + 0j])  # e^(i theta / 2) times 2, for the result, or 1 + omega
+    factors = torch.stack([2j * s * sides, -c * sides]).unsqueeze(2)
+    return rows.to(dtype), factors.to(dtype.to_complex())
 
 
 @full_precision
@@ -731,37 +744,33 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """S4's kernel K[c, h, l] = C Abar^l Bbar, A = diag(Lambda) - P P*, bilinear, all conjugate pairs counted.
 
     Lambda, P, B (H, n), C_tilde = C (I - Abar^L) (Ch, H, n), all complex, dt (H,) -> (Ch, H, L) real.
-    Its transform at omega_k = exp(-2 pi i k / L) is
+    Its transform at omega = exp(-i theta), theta = 2 pi k / L, is
         2 [R_CB - (1 + omega) R_CP R_BP* / (1 + (1 + omega) R_PP*)],
         R_xy = dt sum_j x_j y_j / (2 (1 - omega) - dt Lambda_j (1 + omega)),
     the published form (Cauchy kernel, Woodbury) multiplied through by 1 + omega, so that omega = -1 is no
-    singularity. With theta = 2 pi k / L, s = sin(theta / 2), c = cos(theta / 2), a pair of conjugate poles
-    makes
-        R = 2 dt e^(i theta / 2) sum_j (i s Re v_j - c dt / 2 Re(v_j Lambda_j*)) / denominator_j,  v = x y,
-    with the denominators of cauchy_sum: all sums over j are real. O(Ch H n L).
+    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda and v = dt x y a pair of conjugate
+    poles makes
+        R = e^(i theta / 2) sum_j (2i s Re v_j - c Re(v_j z_j*)) / denominator_j
+    with the denominators of cauchy_sum, x = |z|^2, y = Re z: all sums over j are real. O(Ch H n L).
     Source: Gu et al. 2021 (S4), Appendix C.
     """
     Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
-    dt, rows = at_least_float32(dt), len(C)
-    s, c = constant(half_circle, L, dt.dtype, device=dt.device)
-    turn = torch.complex(c, s)  # e^(i theta / 2)
-
-    # Everything that reads a pole as rows of one tensor: [C B; C P; B P*; P P*], (2 Ch + 2, H, n).
-    v = torch.cat([C * B, C * P, torch.stack([B, P]) * P.conj()])
-    step = dt.unsqueeze(-1)
-    size = step.square() * (Lambda.real.square() + Lambda.imag.square())
-    values = torch.cat([v.real, (v * Lambda.conj()).real]).transpose(0, 1)
+    dt = at_least_float32(dt).unsqueeze(1)
+    circle, factors = constant(dplr_circle, L, dt.dtype, device=dt.device)
+    z = torch.view_as_real(dt * Lambda)
+    left, right = torch.cat([C, P.conj().unsqueeze(0)]), dt * torch.stack([B, P])
+    v = torch.view_as_real(right.unsqueeze(1) * left)  # (2, Ch + 1, H, n, 2): [C B, B P*], [C P, P P*]
+    V = torch.stack([v[..., 0], (v * z).sum(-1)]).flatten(0, 2).transpose(0, 1)  # (H, 4 (Ch + 1), n)
+    size = torch.stack([(z * z).sum(-1), z[..., 0]], -1)
     # Few features at once, made again for the gradient: the (H, n, f) terms fit into a CPU's cache.
-    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // (Lambda.shape[1] * len(s)))
-    parts = zip(values.split(once), size.split(once), (step * Lambda.real).split(once))
+    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // (circle.shape[1] // 2 * len(P[0])))
     again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
-    sums = torch.cat([again(*part, s, c) for part in parts])
-    sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, f)
-    plain, times_Lambda = sums.chunk(2)
-    R = (2 * step * turn) * (1j * s * plain - (0.5 * step * c) * times_Lambda)
-    CB, CP, BP, PP = R[:rows], R[rows : 2 * rows], R[2 * rows], R[2 * rows + 1]
-    twice = 2 * c * turn.conj()  # 1 + omega
-    return torch.fft.irfft(2 * (CB - CP * (twice * BP / (1 + twice * PP))), n=L)
+    sums = [again(*part, circle) for part in zip(V.split(once), size.split(once))]
+    sums = torch.cat(sums) if len(sums) > 1 else sums[0]
+    sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
+    R = (sums * factors).sum(1).flatten(1, 2)
+    CB, BP, CP, PP = R.split((len(C), 1) * 2, 1)
+    return torch.fft.irfft(torch.addcmul(CB, CP, BP / (1 + PP), value=-1), n=L).transpose(0, 1)
 
 
 class S4Block(KernelBlock):
@@ -1192,9 +1201,8 @@ class DampedEMA(nn.Module):
         return ema_kernel(self.alpha, self.delta, self.beta, self.gamma, min(L, self.truncation or L))
 
     def forward(self, x):
-        forward, *backward = self.kernel(x.shape[1]).split(x.shape[2])
-        forward = add_at_lag_0(forward, self.omega)
-        return F.silu(long_conv(x.mT, forward, *backward, bwd_lag=0).mT)
+        kernels = self.kernel(x.shape[1]).split(x.shape[2])
+        return F.silu(long_conv(x.mT, *kernels, bwd_lag=0, skip=self.omega).mT)
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
