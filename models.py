@@ -976,42 +976,83 @@ class FreeBlock(KernelBlock):
 
 
 @full_precision
-def diagonal_scan(v, log_pole):
-    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; in a second
-    row, where there is one, from the end: x_t = exp(log_pole) x_(t+1) + v_t.
+def diagonal_scan(v, log_pole, bidirectional=False):
+    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; bidirectional:
+    also from the end, x_t = exp(log_pole) x_(t+1) + v_t.
 
-    v (1 or 2, P, B, L), log_pole (P,), complex -> x as v. A block of T positions is a product with powers of
-    the pole p; in the second row with their transpose. For T = 3:
+    v (P, B, L), log_pole (P,), complex -> [x] or [x, x from the end], each as v. O(P B L T), see scan_blocks.
+    """
+    return DiagonalScan.apply(v, log_pole, bidirectional)
+
+
+class DiagonalScan(torch.autograd.Function):
+    """The gradient of a scan is the scan of the gradient, the other way round and with the conjugate pole."""
+
+    @staticmethod
+    def forward(ctx, v, log_pole, bidirectional):
+        tables = scan_tables(log_pole, v.shape[2])
+        x = [scan_blocks(v, *tables, from_the_end) for from_the_end in (False, True)[: 1 + bidirectional]]
+        ctx.save_for_backward(*tables, *x)
+        return tuple(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        steps, powers, *x = ctx.saved_tensors
+        tables = steps.conj().resolve_conj(), powers.conj().resolve_conj()
+        v = [scan_blocks(g, *tables, not from_the_end) for from_the_end, g in enumerate(grads)]
+        pole = (x[0][..., :-1].conj() * v[0][..., 1:]).sum((1, 2))
+        if len(v) == 2:
+            pole = pole + (x[1][..., 1:].conj() * v[1][..., :-1]).sum((1, 2))
+        return v[0] if len(v) == 1 else v[0] + v[1], pole * tables[1][:, 0, 1], None
+
+
+def scan_tables(log_pole, L):
+    """Of scan_blocks: (steps (P, levels, T, T), powers (P, levels, T + 1)) of the poles p^(T^level)."""
+    T, levels = min(32, L), 1
+    while T**levels < L:
+        levels += 1
+    exponents = constant(scan_exponents, T, levels, device=log_pole.device)
+    powers = power_table(log_pole, exponents).unflatten(1, (levels, T + 1))
+    return F.pad(powers[..., :T], (T - 1, 0)).unfold(2, T, 1).flip(2), powers
+
+
+def scan_exponents(T, levels):
+    return torch.cat([T**level * torch.arange(T + 1) for level in range(levels)])
+
+
+def scan_blocks(v, steps, powers, from_the_end):
+    """One direction of diagonal_scan. A block of T positions is a product with powers of the pole p, from the
+    end with their transpose. For T = 3:
             1  p  p^2
             .  1   p
             .  .   1
     To it comes what the block before leaves behind, times p, p^2, p^3. These ends follow from each other by
     the same recurrence, T times shorter. O(P B L T) operations at the speed of matrix products.
     """
-    rows, P, B, L = v.shape
-    T = min(32, L)
-    powers = power_table(log_pole, constant(torch.arange, T + 1, device=v.device))
-    matrix = F.pad(powers[:, :T], (T - 1, 0)).unfold(1, T, 1).flip(1)  # [s, t]: p^(t - s)
-    matrix = torch.stack([matrix, matrix.mT][:rows]).flatten(0, 1)
+    P, B, L = v.shape
+    T = min(L, steps.shape[2])
+    step, power = steps[:, 0, :T, :T], powers[:, 0, None, None, 1:]
     v = F.pad(v, (0, -L % T)) if L % T else v
-    x = torch.bmm(v.reshape(rows * P, -1, T), matrix).view(rows, P, B, -1, T)
-    if L > T:
-        ends = diagonal_scan(torch.stack([x[0, ..., -1], x[-1, ..., 0]][:rows]), T * log_pole)
-        ends = torch.stack([F.pad(ends[0, ..., :-1], (1, 0)), F.pad(ends[-1, ..., 1:], (0, 1))][:rows])
-        onward = torch.stack([powers[:, 1:], powers[:, 1:].flip(1)][:rows])
-        x = x + ends.unsqueeze(-1) * onward[:, :, None, None]
-    return x.flatten(3)[..., :L]
+    x = torch.bmm(v.reshape(P, -1, T), step.mT if from_the_end else step).view(P, B, -1, T)
+    if L > T and from_the_end:
+        ends = scan_blocks(x[..., 0], steps[:, 1:], powers[:, 1:], True)
+        x[:, :, :-1].addcmul_(ends[..., 1:, None], power.flip(3))
+    elif L > T:
+        ends = scan_blocks(x[..., -1], steps[:, 1:], powers[:, 1:], False)
+        x[:, :, 1:].addcmul_(ends[..., :-1, None], power)
+    return x.flatten(2)[..., :L]
 
 
 def state_space(u, log_pole, B, C, bidirectional):
     """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: x also from the end, C = [C1, C2], and
     both include position t. u (B, L, H); log_pole (P,), B (P, H), C (H, P or 2 P), complex -> (B, L, H)."""
-    batch, L, H = u.shape
-    v = product(torch.cat([B.real, B.imag]), u.reshape(-1, H).T)
-    v = torch.complex(*v.view(2, -1, batch, L)).expand(1 + bidirectional, -1, -1, -1)
-    x = torch.view_as_real(diagonal_scan(v, log_pole)).movedim(4, 2).reshape(-1, batch * L)
+    (batch, L, H), P = u.shape, len(log_pole)
+    v = product(torch.view_as_real(B).mT.reshape(2 * P, H), u.reshape(-1, H).T)
+    v = torch.view_as_complex(v.view(P, 2, batch, L).movedim(1, 3).contiguous())
+    x = torch.cat([torch.view_as_real(x).movedim(3, 1) for x in diagonal_scan(v, log_pole, bidirectional)])
     C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
-    return product(x.T, C.T).view(batch, L, H)
+    return product(x.flatten(2).flatten(0, 1).T, C.T).view(batch, L, H)
 
 
 def product(a, b):
@@ -1385,18 +1426,38 @@ class EMAAttentionBlock(TransformerBlock):
 
 
 def linear_scan(a, b):
-    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H).
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H)."""
+    return LinearScan.apply(a, b)
 
-    Neighbours are joined in pairs: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is the
-    same recurrence at half the length. O(B L H) operations in log2(L) rounds.
-    """
+
+class LinearScan(torch.autograd.Function):
+    """The gradient of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1)."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = join_in_pairs(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        a, x = ctx.saved_tensors
+        a = F.pad(a.flip(1)[:, :-1], (0, 0, 1, 0))
+        grad = join_in_pairs(a, grad.flip(1)).flip(1)
+        return grad * F.pad(x[:, :-1], (0, 0, 1, 0)), grad
+
+
+def join_in_pairs(a, b):
+    """linear_scan. Neighbours are joined: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is
+    the same recurrence at half the length, in log2(L) rounds."""
     L = a.shape[1]
     if L == 1:
         return b
     if L % 2:
         a, b = F.pad(a, (0, 0, 0, 1)), F.pad(b, (0, 0, 0, 1))
     (a_even, a_odd), (b_even, b_odd) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
-    odd = linear_scan(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
+    odd = join_in_pairs(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
     even = torch.addcmul(b_even, a_even, F.pad(odd[:, :-1], (0, 0, 1, 0)))
     return torch.stack([even, odd], 2).flatten(1, 2)[:, :L]
 

@@ -223,9 +223,9 @@ def test_long_kernels_keep_their_phase():
     want = torch.exp(Lambda.to(torch.complex128)[:, None] * torch.arange(L)).sum(0).real
     assert error(models.dlr_kernel(Lambda, W, L)[0, 0].double(), want) < 1e-5
     assert error(models.power_sum(W, Lambda[None], L)[0, 0].double(), want) < 2e-4
-    v = torch.zeros(1, 3, 1, L, dtype=torch.complex64)
-    v[..., 0] = 1
-    assert error(models.diagonal_scan(v, Lambda)[0].real.sum(0)[0].double(), want) < 1e-5
+    impulse = torch.zeros(3, 1, L, dtype=torch.complex64)
+    impulse[..., 0] = 1
+    assert error(models.diagonal_scan(impulse, Lambda)[0].real.sum((0, 1)).double(), want) < 1e-5
 
 
 def test_ema_kernel_is_its_recurrence():
@@ -306,11 +306,12 @@ def test_s5_and_lru_are_their_loops(length, bidirectional):
     assert error(got, loop(pole, gamma.exp().to(B.dtype), 1)) < 1e-11
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_scan_has_the_right_gradients(rows):
-    """Over several blocks of 32 positions, the last of them cut."""
-    v, log_pole = crandn(rows, 2, 1, 70), torch.complex(-randn(2).abs(), randn(2, seed=1))
-    arguments = v.requires_grad_(), log_pole.requires_grad_()
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("length", [70, 1100])
+def test_a_scan_has_the_right_gradients(length, bidirectional):
+    """Over several blocks of 32 positions, or blocks of blocks, the last of them cut."""
+    v, log_pole = crandn(2, 2, length), torch.complex(-randn(2).abs() / 50, randn(2, seed=1))
+    arguments = v.requires_grad_(), log_pole.requires_grad_(), bidirectional
     assert torch.autograd.gradcheck(models.diagonal_scan, arguments, fast_mode=True)
 
 
