@@ -313,9 +313,10 @@ def power_sum(c, log_pole, L):
     j = constant(torch.arange, T, device=c.device)
     if c.is_complex():
         # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
-        left = torch.cat([left.real, -left.imag], -1)
-        radius, angle = torch.exp(log_pole.real.unsqueeze(-1) * j), log_pole.imag.unsqueeze(-1) * j
-        right = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)  # (H, 2 n, T)
+        left = torch.view_as_real(left.conj().resolve_conj()).flatten(3)
+        growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
+        right = growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)
+        right = right.flatten(1, 2)  # (H, 2 n, T)
     else:
         right = power_table(log_pole, j)
     K = torch.bmm(left.flatten(1, 2), right)
@@ -325,11 +326,26 @@ def power_sum(c, log_pole, L):
 def zero_order_hold(Lambda, dt):
     """x' = Lambda x + v, Lambda complex, v constant over steps dt -> (log pole, gain) of
     x_t = exp(log pole) x_(t-1) + gain v_t."""
-    z = Lambda * dt
-    # (exp(z) - 1) / z, next to 0 by its series; expm1, because at small steps the difference cancels.
-    small = z.abs() < 1e-4
-    ratio = torch.expm1(z) / z.masked_fill(small, 1)
-    return z, dt * torch.where(small, 1 + z / 2 * (1 + z / 3), ratio)
+    z = dt * Lambda
+    return z, dt * ExponentialGain.apply(z)
+
+
+class ExponentialGain(torch.autograd.Function):
+    """phi(z) = (exp(z) - 1) / z of a complex z, 1 at 0; its derivative phi + (1 - phi) / z next to 0 by the
+    series 1/2 + z / 3, because the terms cancel."""
+
+    @staticmethod
+    def forward(ctx, z):
+        phi = (torch.expm1(z) / z).masked_fill(z == 0, 1)
+        ctx.save_for_backward(z, phi)
+        return phi
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        z, phi = ctx.saved_tensors
+        slope = torch.where(z.abs() < 1e-4, 0.5 + z / 3, phi + (1 - phi) / z)
+        return grad * slope.conj()
 
 
 # ------------------------------------------------------------------------------------------ small kernels
