@@ -1527,6 +1527,20 @@ CHOICES = {
 }
 
 
+def cast_weights(module, device):
+    """{name: weights and biases of the linear layers and convolutions of `module`} in the type of autocast,
+    which would cast each by itself: two launches for each, there and back. Empty where nothing is cast."""
+    if device == "meta" or not torch.is_autocast_enabled(device) or torch.compiler.is_compiling():
+        return {}
+    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv1d))]
+    weights = {f"{n}.{k}".lstrip("."): p for n, m in layers for k, p in m.named_parameters()}
+    if {p.dtype for p in weights.values()} != {torch.float32}:
+        return {}
+    cast = torch.cat([p.flatten() for p in weights.values()]).to(torch.get_autocast_dtype(device))
+    pieces = cast.split([p.numel() for p in weights.values()])
+    return {name: piece.view_as(p) for (name, p), piece in zip(weights.items(), pieces)}
+
+
 class SequenceModel(nn.Module):
     """Embed -> `depth` equal blocks -> features; pooled for classification, position-wise for denoising.
 
@@ -1602,7 +1616,7 @@ class SequenceModel(nn.Module):
         if self.embedding_dropout:
             x = F.dropout(x, self.embedding_dropout, self.training)
         for block in self.blocks:
-            x = block(x, mask)
+            x = torch.func.functional_call(block, cast_weights(block, x.device.type), (x, mask))
         return x if self.final_norm is None else self.final_norm(x, mask)
 
     def compile(self, one_length=False, **options):
