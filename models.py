@@ -94,8 +94,10 @@ def constant(make, *arguments, device):
     key = make, arguments, device
     if key in CONSTANTS and not torch.compiler.is_compiling():
         return CONSTANTS[key]
-    made = make(*arguments).to(device)
-    if type(made) is torch.Tensor and not torch.compiler.is_compiling():  # fake tensors have no values
+    made = make(*arguments)
+    made = tuple(x.to(device) for x in made) if isinstance(made, tuple) else made.to(device)
+    real = all(type(x) is torch.Tensor for x in (made if isinstance(made, tuple) else [made]))
+    if real and not torch.compiler.is_compiling():  # fake tensors have no values
         CONSTANTS[key] = made
     return made
 
@@ -223,55 +225,64 @@ def fft_size(minimum):
 
 
 @full_precision
-def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1):
-    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag], zero outside 0 .. L - 1.
+def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1, skip=None):
+    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag] + skip u_t, zero outside 0 .. L - 1.
 
-    u (B, H, L); k_fwd, k_bwd (H, K), or (C, K) with C dividing H: channel h then uses kernel h mod C.
-    -> (B, H, L). bwd_lag is 1 for all layers but MEGA, whose two directions both include position t: 0.
-    O(H L log L). On a circle of n places lag -1 is place n - 1. With 3 taps forward, 2 backward and n = 8:
-        place  0  1  2  3  4  5  6  7
-        lag    0  1  2  .  .  . -2 -1
-    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
+    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or (C, K), (C,) with C dividing H: channel h then uses kernel
+    h mod C. -> (B, H, L). bwd_lag is 1 for all layers but MEGA, whose two directions both include position t:
+    0. O(H L log L).
     """
-    L = u.shape[2]
-    u, after = at_least_float32(u), at_least_float32(k_fwd[:, :L])
-    before = after[:, :0] if k_bwd is None else at_least_float32(k_bwd)
-    if k_bwd is not None and bwd_lag == 0:
-        after, before = add_at_lag_0(after, before[:, 0]), before[:, 1:]
-    before = before[:, : L - 1].flip(-1)
-    a, b = after.shape[1], before.shape[1]
-    n = fft_size(L + max(a - 1, b))
-    return ConvolveFFT.apply(u, torch.cat([F.pad(after, (0, n - a - b)), before], 1), n)
-
-
-def add_at_lag_0(kernel, x):
-    """kernel (H, K) with x (H,) added to its first tap."""
-    return kernel + F.pad(x.unsqueeze(1), (0, kernel.shape[1] - 1))
+    kernels = (k if k is None else at_least_float32(k) for k in (k_fwd, k_bwd, skip))
+    return ConvolveFFT.apply(at_least_float32(u), *kernels, bwd_lag)
 
 
 class ConvolveFFT(torch.autograd.Function):
-    """Circular convolution over n of u (B, H, L), zero-padded, with kernel (C, n); its first L positions.
+    """long_conv as a circular convolution over n places, where lag -1 is place n - 1. With 3 taps forward, 2
+    backward and n = 8:
+        place  0  1  2  3  4  5  6  7
+        lag    0  1  2  .  .  . -2 -1
+    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
 
     torch's own derivative of rfft runs complex transforms, which take twice as long. A GPU keeps u for the
     gradient, not its spectrum, which is twice as large.
     """
 
     @staticmethod
-    def forward(ctx, u, kernel, n):
+    def forward(ctx, u, k_fwd, k_bwd, skip, bwd_lag):
+        L, lag_0 = u.shape[2], 1 - bwd_lag  # lag_0: taps of k_bwd that belong to place 0
+        a, b = min(L, k_fwd.shape[1]), 0 if k_bwd is None else min(L - 1, k_bwd.shape[1] - lag_0)
+        n = fft_size(L + max(a - 1, b))
+        parts = [k_fwd[:, :a], k_fwd.new_zeros(len(k_fwd), n - a - b)]
+        parts += [k_bwd[:, lag_0 : lag_0 + b].flip(1)] if b else []
+        kernel = torch.cat(parts, 1)
+        if k_bwd is not None and lag_0:
+            kernel[:, 0].add_(k_bwd[:, 0])
+        if skip is not None:
+            kernel[:, 0].add_(skip)
         spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
         ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
-        ctx.n = n
+        ctx.sizes = n, a, b, lag_0, *(None if k is None else k.shape[-1] for k in (k_fwd, k_bwd, skip))
         product = tiled(spectrum_u, kernel) * spectrum_k
-        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., : u.shape[2]]
+        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., :L]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         u, spectrum_k = ctx.saved_tensors
-        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=ctx.n), spectrum_k)
-        spectrum = tiled(torch.fft.rfft(grad, n=ctx.n), spectrum_k)
-        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=ctx.n)[..., : grad.shape[2]]
-        return grad_u, torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=ctx.n), None
+        n, a, b, lag_0, forward_taps, backward_taps, skip = ctx.sizes
+        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=n), spectrum_k)
+        spectrum = tiled(torch.fft.rfft(grad, n=n), spectrum_k)
+        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
+        kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
+        zero, k_fwd, k_bwd = kernel[:, 0], kernel[:, :a], None
+        if a < forward_taps:  # the others lie beyond the sequence
+            k_fwd = F.pad(k_fwd, (0, forward_taps - a))
+        if backward_taps:
+            k_bwd = kernel[:, n - b :].flip(1)
+            k_bwd = torch.cat([kernel[:, :1], k_bwd], 1) if lag_0 else k_bwd
+        if backward_taps and b + lag_0 < backward_taps:
+            k_bwd = F.pad(k_bwd, (0, backward_taps - b - lag_0))
+        return grad_u, k_fwd, k_bwd, zero if skip else None, None
 
 
 def tiled(x, kernel):
@@ -302,9 +313,10 @@ def power_sum(c, log_pole, L):
     j = constant(torch.arange, T, device=c.device)
     if c.is_complex():
         # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
-        left = torch.cat([left.real, -left.imag], -1)
-        radius, angle = torch.exp(log_pole.real.unsqueeze(-1) * j), log_pole.imag.unsqueeze(-1) * j
-        right = torch.cat([radius * angle.cos(), radius * angle.sin()], 1)  # (H, 2 n, T)
+        left = torch.view_as_real(left.conj().resolve_conj()).flatten(3)
+        growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
+        right = growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)
+        right = right.flatten(1, 2)  # (H, 2 n, T)
     else:
         right = power_table(log_pole, j)
     K = torch.bmm(left.flatten(1, 2), right)
@@ -314,11 +326,26 @@ def power_sum(c, log_pole, L):
 def zero_order_hold(Lambda, dt):
     """x' = Lambda x + v, Lambda complex, v constant over steps dt -> (log pole, gain) of
     x_t = exp(log pole) x_(t-1) + gain v_t."""
-    z = Lambda * dt
-    # (exp(z) - 1) / z, next to 0 by its series; expm1, because at small steps the difference cancels.
-    small = z.abs() < 1e-4
-    ratio = torch.expm1(z) / z.masked_fill(small, 1)
-    return z, dt * torch.where(small, 1 + z / 2 * (1 + z / 3), ratio)
+    z = dt * Lambda
+    return z, dt * ExponentialGain.apply(z)
+
+
+class ExponentialGain(torch.autograd.Function):
+    """phi(z) = (exp(z) - 1) / z of a complex z, 1 at 0; its derivative phi + (1 - phi) / z next to 0 by the
+    series 1/2 + z / 3, because the terms cancel."""
+
+    @staticmethod
+    def forward(ctx, z):
+        phi = (torch.expm1(z) / z).masked_fill(z == 0, 1)
+        ctx.save_for_backward(z, phi)
+        return phi
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        z, phi = ctx.saved_tensors
+        slope = torch.where(z.abs() < 1e-4, 0.5 + z / 3, phi + (1 - phi) / z)
+        return grad * slope.conj()
 
 
 # ------------------------------------------------------------------------------------------ small kernels
@@ -660,11 +687,8 @@ class KernelBlock(ResidualBlock):
         self.output_linear = nn.Linear(d_model, 2 * d_model)
 
     def mix(self, x, mask):
-        forward, *backward = self.kernel(x.shape[1])
-        # The skip connection is a tap at lag 0: there it costs no pass over the sequence.
-        forward = add_at_lag_0(forward, self.skip_weight)
         # Contiguous: GELU's derivative on two layouts at once is 14 times slower than on one (CPU).
-        y = long_conv(x.transpose(1, 2), forward, *backward).transpose(1, 2).contiguous()
+        y = long_conv(x.mT, *self.kernel(x.shape[1]), skip=self.skip_weight).mT.contiguous()
         return F.glu(self.output_linear(self.drop(F.gelu(y))))
 
     def taps(self, L):
@@ -708,22 +732,27 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
     return (C - torch.einsum("chn,hnm->chm", C, power))[..., : C.shape[-1] // 2]
 
 
-def cauchy_sum(V, x, y, s, c):
-    """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]).
+def cauchy_sum(V, size, circle):
+    """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), x, y (H, n), s, c (f,), all real -> (H, R, 2 f): real parts, then imaginary ones.
+    V (H, R, n), size (H, n, 2), circle (3, 2 f): see dplr_circle -> (H, R, 2 f): f pairs (real, imaginary).
     """
-    p = torch.addcmul(-4 * s.square(), x.unsqueeze(-1), c.square())
-    q = y.unsqueeze(-1) * (4 * s * c)
-    size = torch.addcmul(p.square(), q, q)  # 1 / (p - i q) = (p + i q) / (p^2 + q^2)
-    return torch.cat([V @ (p / size), V @ (q / size)], -1)
+    denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
+    cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
+    return V @ cauchy.view(*size.shape[:2], -1)
 
 
-def half_circle(L, dtype):
-    """(2, L / 2 + 1): sin and cos of theta / 2 at the frequencies theta = 2 pi k / L. From float64: as
-    float32 powers of exp(2 pi i / L) they would cost the kernel three digits."""
+def dplr_circle(L, dtype):
+    """What dplr_kernel needs of the frequencies theta = 2 pi k / L, k = 0 .. L / 2, s = sin(theta / 2) and
+    c = cos(theta / 2): rows c^2, -4i s c, -4 s^2 of its denominators as pairs (3, 2 f), and the factors of
+    its sums (2 kinds, 2 right-hand sides, 1, f). From float64: made as float32 powers of exp(2 pi i / L)
+    they would cost the kernel three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
-    return torch.stack([half.sin(), half.cos()]).to(dtype)
+    s, c, turn = half.sin(), half.cos(), torch.polar(torch.ones_like(half), half)
+    rows = torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1)
+    sides = torch.stack([2 * turn, 2 * c + 0j])  # e^(i theta / 2) times 2, for the result, or 1 + omega
+    factors = torch.stack([2j * s * sides, -c * sides]).unsqueeze(2)
+    return rows.to(dtype), factors.to(dtype.to_complex())
 
 
 @full_precision
@@ -731,37 +760,33 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """S4's kernel K[c, h, l] = C Abar^l Bbar, A = diag(Lambda) - P P*, bilinear, all conjugate pairs counted.
 
     Lambda, P, B (H, n), C_tilde = C (I - Abar^L) (Ch, H, n), all complex, dt (H,) -> (Ch, H, L) real.
-    Its transform at omega_k = exp(-2 pi i k / L) is
+    Its transform at omega = exp(-i theta), theta = 2 pi k / L, is
         2 [R_CB - (1 + omega) R_CP R_BP* / (1 + (1 + omega) R_PP*)],
         R_xy = dt sum_j x_j y_j / (2 (1 - omega) - dt Lambda_j (1 + omega)),
     the published form (Cauchy kernel, Woodbury) multiplied through by 1 + omega, so that omega = -1 is no
-    singularity. With theta = 2 pi k / L, s = sin(theta / 2), c = cos(theta / 2), a pair of conjugate poles
-    makes
-        R = 2 dt e^(i theta / 2) sum_j (i s Re v_j - c dt / 2 Re(v_j Lambda_j*)) / denominator_j,  v = x y,
-    with the denominators of cauchy_sum: all sums over j are real. O(Ch H n L).
+    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda and v = dt x y a pair of conjugate
+    poles makes
+        R = e^(i theta / 2) sum_j (2i s Re v_j - c Re(v_j z_j*)) / denominator_j
+    with the denominators of cauchy_sum, x = |z|^2, y = Re z: all sums over j are real. O(Ch H n L).
     Source: Gu et al. 2021 (S4), Appendix C.
     """
     Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
-    dt, rows = at_least_float32(dt), len(C)
-    s, c = constant(half_circle, L, dt.dtype, device=dt.device)
-    turn = torch.complex(c, s)  # e^(i theta / 2)
-
-    # Everything that reads a pole as rows of one tensor: [C B; C P; B P*; P P*], (2 Ch + 2, H, n).
-    v = torch.cat([C * B, C * P, torch.stack([B, P]) * P.conj()])
-    step = dt.unsqueeze(-1)
-    size = step.square() * (Lambda.real.square() + Lambda.imag.square())
-    values = torch.cat([v.real, (v * Lambda.conj()).real]).transpose(0, 1)
+    dt = at_least_float32(dt).unsqueeze(1)
+    circle, factors = constant(dplr_circle, L, dt.dtype, device=dt.device)
+    z = torch.view_as_real(dt * Lambda)
+    left, right = torch.cat([C, P.conj().unsqueeze(0)]), dt * torch.stack([B, P])
+    v = torch.view_as_real(right.unsqueeze(1) * left)  # (2, Ch + 1, H, n, 2): [C B, B P*], [C P, P P*]
+    V = torch.stack([v[..., 0], (v * z).sum(-1)]).flatten(0, 2).transpose(0, 1)  # (H, 4 (Ch + 1), n)
+    size = torch.stack([(z * z).sum(-1), z[..., 0]], -1)
     # Few features at once, made again for the gradient: the (H, n, f) terms fit into a CPU's cache.
-    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // (Lambda.shape[1] * len(s)))
-    parts = zip(values.split(once), size.split(once), (step * Lambda.real).split(once))
+    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // (circle.shape[1] // 2 * len(P[0])))
     again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
-    sums = torch.cat([again(*part, s, c) for part in parts])
-    sums = torch.complex(*sums.transpose(0, 1).split(len(s), -1))  # (4 Ch + 4, H, f)
-    plain, times_Lambda = sums.chunk(2)
-    R = (2 * step * turn) * (1j * s * plain - (0.5 * step * c) * times_Lambda)
-    CB, CP, BP, PP = R[:rows], R[rows : 2 * rows], R[2 * rows], R[2 * rows + 1]
-    twice = 2 * c * turn.conj()  # 1 + omega
-    return torch.fft.irfft(2 * (CB - CP * (twice * BP / (1 + twice * PP))), n=L)
+    sums = [again(*part, circle) for part in zip(V.split(once), size.split(once))]
+    sums = torch.cat(sums) if len(sums) > 1 else sums[0]
+    sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
+    R = (sums * factors).sum(1).flatten(1, 2)
+    CB, BP, CP, PP = R.split((len(C), 1) * 2, 1)
+    return torch.fft.irfft(torch.addcmul(CB, CP, BP / (1 + PP), value=-1), n=L).transpose(0, 1)
 
 
 class S4Block(KernelBlock):
@@ -967,42 +992,83 @@ class FreeBlock(KernelBlock):
 
 
 @full_precision
-def diagonal_scan(v, log_pole):
-    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; in a second
-    row, where there is one, from the end: x_t = exp(log_pole) x_(t+1) + v_t.
+def diagonal_scan(v, log_pole, bidirectional=False):
+    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; bidirectional:
+    also from the end, x_t = exp(log_pole) x_(t+1) + v_t.
 
-    v (1 or 2, P, B, L), log_pole (P,), complex -> x as v. A block of T positions is a product with powers of
-    the pole p; in the second row with their transpose. For T = 3:
+    v (P, B, L), log_pole (P,), complex -> [x] or [x, x from the end], each as v. O(P B L T), see scan_blocks.
+    """
+    return DiagonalScan.apply(v, log_pole, bidirectional)
+
+
+class DiagonalScan(torch.autograd.Function):
+    """The gradient of a scan is the scan of the gradient, the other way round and with the conjugate pole."""
+
+    @staticmethod
+    def forward(ctx, v, log_pole, bidirectional):
+        tables = scan_tables(log_pole, v.shape[2])
+        x = [scan_blocks(v, *tables, from_the_end) for from_the_end in (False, True)[: 1 + bidirectional]]
+        ctx.save_for_backward(*tables, *x)
+        return tuple(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grads):
+        steps, powers, *x = ctx.saved_tensors
+        tables = steps.conj().resolve_conj(), powers.conj().resolve_conj()
+        v = [scan_blocks(g, *tables, not from_the_end) for from_the_end, g in enumerate(grads)]
+        pole = (x[0][..., :-1].conj() * v[0][..., 1:]).sum((1, 2))
+        if len(v) == 2:
+            pole = pole + (x[1][..., 1:].conj() * v[1][..., :-1]).sum((1, 2))
+        return v[0] if len(v) == 1 else v[0] + v[1], pole * tables[1][:, 0, 1], None
+
+
+def scan_tables(log_pole, L):
+    """Of scan_blocks: (steps (P, levels, T, T), powers (P, levels, T + 1)) of the poles p^(T^level)."""
+    T, levels = min(32, L), 1
+    while T**levels < L:
+        levels += 1
+    exponents = constant(scan_exponents, T, levels, device=log_pole.device)
+    powers = power_table(log_pole, exponents).unflatten(1, (levels, T + 1))
+    return F.pad(powers[..., :T], (T - 1, 0)).unfold(2, T, 1).flip(2), powers
+
+
+def scan_exponents(T, levels):
+    return torch.cat([T**level * torch.arange(T + 1) for level in range(levels)])
+
+
+def scan_blocks(v, steps, powers, from_the_end):
+    """One direction of diagonal_scan. A block of T positions is a product with powers of the pole p, from the
+    end with their transpose. For T = 3:
             1  p  p^2
             .  1   p
             .  .   1
     To it comes what the block before leaves behind, times p, p^2, p^3. These ends follow from each other by
     the same recurrence, T times shorter. O(P B L T) operations at the speed of matrix products.
     """
-    rows, P, B, L = v.shape
-    T = min(32, L)
-    powers = power_table(log_pole, constant(torch.arange, T + 1, device=v.device))
-    matrix = F.pad(powers[:, :T], (T - 1, 0)).unfold(1, T, 1).flip(1)  # [s, t]: p^(t - s)
-    matrix = torch.stack([matrix, matrix.mT][:rows]).flatten(0, 1)
+    P, B, L = v.shape
+    T = min(L, steps.shape[2])
+    step, power = steps[:, 0, :T, :T], powers[:, 0, None, None, 1:]
     v = F.pad(v, (0, -L % T)) if L % T else v
-    x = torch.bmm(v.reshape(rows * P, -1, T), matrix).view(rows, P, B, -1, T)
-    if L > T:
-        ends = diagonal_scan(torch.stack([x[0, ..., -1], x[-1, ..., 0]][:rows]), T * log_pole)
-        ends = torch.stack([F.pad(ends[0, ..., :-1], (1, 0)), F.pad(ends[-1, ..., 1:], (0, 1))][:rows])
-        onward = torch.stack([powers[:, 1:], powers[:, 1:].flip(1)][:rows])
-        x = x + ends.unsqueeze(-1) * onward[:, :, None, None]
-    return x.flatten(3)[..., :L]
+    x = torch.bmm(v.reshape(P, -1, T), step.mT if from_the_end else step).view(P, B, -1, T)
+    if L > T and from_the_end:
+        ends = scan_blocks(x[..., 0], steps[:, 1:], powers[:, 1:], True)
+        x[:, :, :-1].addcmul_(ends[..., 1:, None], power.flip(3))
+    elif L > T:
+        ends = scan_blocks(x[..., -1], steps[:, 1:], powers[:, 1:], False)
+        x[:, :, 1:].addcmul_(ends[..., :-1, None], power)
+    return x.flatten(2)[..., :L]
 
 
 def state_space(u, log_pole, B, C, bidirectional):
     """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: x also from the end, C = [C1, C2], and
     both include position t. u (B, L, H); log_pole (P,), B (P, H), C (H, P or 2 P), complex -> (B, L, H)."""
-    batch, L, H = u.shape
-    v = product(torch.cat([B.real, B.imag]), u.reshape(-1, H).T)
-    v = torch.complex(*v.view(2, -1, batch, L)).expand(1 + bidirectional, -1, -1, -1)
-    x = torch.view_as_real(diagonal_scan(v, log_pole)).movedim(4, 2).reshape(-1, batch * L)
+    (batch, L, H), P = u.shape, len(log_pole)
+    v = product(torch.view_as_real(B).mT.reshape(2 * P, H), u.reshape(-1, H).T)
+    v = torch.view_as_complex(v.view(P, 2, batch, L).movedim(1, 3).contiguous())
+    x = torch.cat([torch.view_as_real(x).movedim(3, 1) for x in diagonal_scan(v, log_pole, bidirectional)])
     C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
-    return product(x.T, C.T).view(batch, L, H)
+    return product(x.flatten(2).flatten(0, 1).T, C.T).view(batch, L, H)
 
 
 def product(a, b):
@@ -1192,9 +1258,8 @@ class DampedEMA(nn.Module):
         return ema_kernel(self.alpha, self.delta, self.beta, self.gamma, min(L, self.truncation or L))
 
     def forward(self, x):
-        forward, *backward = self.kernel(x.shape[1]).split(x.shape[2])
-        forward = add_at_lag_0(forward, self.omega)
-        return F.silu(long_conv(x.mT, forward, *backward, bwd_lag=0).mT)
+        kernels = self.kernel(x.shape[1]).split(x.shape[2])
+        return F.silu(long_conv(x.mT, *kernels, bwd_lag=0, skip=self.omega).mT)
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
@@ -1377,18 +1442,38 @@ class EMAAttentionBlock(TransformerBlock):
 
 
 def linear_scan(a, b):
-    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H).
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H)."""
+    return LinearScan.apply(a, b)
 
-    Neighbours are joined in pairs: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is the
-    same recurrence at half the length. O(B L H) operations in log2(L) rounds.
-    """
+
+class LinearScan(torch.autograd.Function):
+    """The gradient of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1)."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        x = join_in_pairs(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        a, x = ctx.saved_tensors
+        a = F.pad(a.flip(1)[:, :-1], (0, 0, 1, 0))
+        grad = join_in_pairs(a, grad.flip(1)).flip(1)
+        return grad * F.pad(x[:, :-1], (0, 0, 1, 0)), grad
+
+
+def join_in_pairs(a, b):
+    """linear_scan. Neighbours are joined: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is
+    the same recurrence at half the length, in log2(L) rounds."""
     L = a.shape[1]
     if L == 1:
         return b
     if L % 2:
         a, b = F.pad(a, (0, 0, 0, 1)), F.pad(b, (0, 0, 0, 1))
     (a_even, a_odd), (b_even, b_odd) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
-    odd = linear_scan(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
+    odd = join_in_pairs(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
     even = torch.addcmul(b_even, a_even, F.pad(odd[:, :-1], (0, 0, 1, 0)))
     return torch.stack([even, odd], 2).flatten(1, 2)[:, :L]
 
@@ -1440,6 +1525,20 @@ CHOICES = {
     "pair": PAIRS,
     "pooling": ("mean", "max", "last"),
 }
+
+
+def cast_weights(module, device):
+    """{name: weights and biases of the linear layers and convolutions of `module`} in the type of autocast,
+    which would cast each by itself: two launches for each, there and back. Empty where nothing is cast."""
+    if device == "meta" or not torch.is_autocast_enabled(device) or torch.compiler.is_compiling():
+        return {}
+    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv1d))]
+    weights = {f"{n}.{k}".lstrip("."): p for n, m in layers for k, p in m.named_parameters()}
+    if {p.dtype for p in weights.values()} != {torch.float32}:
+        return {}
+    cast = torch.cat([p.flatten() for p in weights.values()]).to(torch.get_autocast_dtype(device))
+    pieces = cast.split([p.numel() for p in weights.values()])
+    return {name: piece.view_as(p) for (name, p), piece in zip(weights.items(), pieces)}
 
 
 class SequenceModel(nn.Module):
@@ -1517,7 +1616,7 @@ class SequenceModel(nn.Module):
         if self.embedding_dropout:
             x = F.dropout(x, self.embedding_dropout, self.training)
         for block in self.blocks:
-            x = block(x, mask)
+            x = torch.func.functional_call(block, cast_weights(block, x.device.type), (x, mask))
         return x if self.final_norm is None else self.final_norm(x, mask)
 
     def compile(self, one_length=False, **options):

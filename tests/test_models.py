@@ -25,8 +25,8 @@ def masked(*lengths):
 
 
 def error(got, want):
-    """Largest difference relative to the largest entry of the definition's answer."""
-    return ((got - want).abs().max() / want.abs().max()).item()
+    """Largest difference relative to the largest entry of the definition's answer, which may be 0."""
+    return ((got - want).abs().max() / want.abs().max().clamp(min=torch.finfo(want.dtype).tiny)).item()
 
 
 def drawn(block, *names):
@@ -126,21 +126,23 @@ def test_fft_sizes_are_the_smallest_friendly_even_numbers():
 # ------------------------------------------------------------------------------------------ kernel functions
 
 
-def dense_dplr(Lambda, P, B, C, dt, L):
-    """S4's kernel from dense matrices: K[l] = C Abar^l Bbar by the recurrence, over all conjugate pairs."""
-    Ch, H, _ = C.shape
-    K = torch.empty(Ch, H, L, dtype=torch.float64)
-    for h in range(H):
+def dense_dplr(Lambda, P, B, C, dt, L, longest=None):
+    """S4's kernel from dense matrices: K[l] = C Abar^l Bbar by the recurrence, over all conjugate pairs. With
+    `longest` C is C~, what S4 trains: C = C~ (I - Abar^longest)^-1."""
+    kernels = []
+    for h in range(len(dt)):
         lam, p, b = (torch.cat([z[h], z[h].conj()]) for z in (Lambda, P, B))
         c = torch.cat([C[:, h], C[:, h].conj()], -1)
         A = torch.diag(lam) - torch.outer(p, p.conj())
         one = torch.eye(len(lam), dtype=A.dtype)
         inverse = torch.linalg.inv(one - dt[h] / 2 * A)
-        Abar, x = inverse @ (one + dt[h] / 2 * A), dt[h] * inverse @ b
-        for position in range(L):
-            K[:, h, position] = (c @ x).real
+        Abar, x, taps = inverse @ (one + dt[h] / 2 * A), dt[h] * inverse @ b, []
+        c = c if longest is None else c @ torch.linalg.inv(one - torch.linalg.matrix_power(Abar, longest))
+        for _ in range(L):
+            taps.append((c @ x).real)
             x = Abar @ x
-    return K
+        kernels.append(torch.stack(taps, 1))
+    return torch.stack(kernels, 1)
 
 
 @pytest.mark.parametrize("L, N", [(50, 16), (51, 64), (255, 8), (1024, 16), (4096, 4)])
@@ -184,21 +186,24 @@ def test_hippo_is_the_normal_part_of_its_matrix():
     assert torch.equal(B, models.legs_basis(64)[3]) and 40.7 < B.imag.abs().max() < 40.8  # not clipped
 
 
-def test_s4d_kernel_is_its_recurrence():
-    L, N = 130, 16
-    dt = torch.tensor([1e-4, 1e-2, 1e-1], dtype=torch.float64)
-    Lambda, _, B = (z.repeat(3, 1) for z in models.hippo_legs(N))
-    C = crandn(2, 3, N // 2)
+def diagonal_recurrence(Lambda, B, C, dt, L):
     pole = (Lambda * dt[:, None]).exp()
-    x, want = (pole - 1) / Lambda * B, torch.empty(2, 3, L, dtype=torch.float64)
-    for position in range(L):
-        want[..., position] = 2 * (C * x).sum(-1).real
+    x, taps = (pole - 1) / Lambda * B, []
+    for _ in range(L):
+        taps.append(2 * (C * x).sum(-1).real)
         x = pole * x
-    got = models.diagonal_kernel(Lambda, B, C, dt, L)
+    return torch.stack(taps, -1)
+
+
+def test_s4d_kernel_is_its_recurrence():
+    dt = torch.tensor([1e-4, 1e-2, 1e-1], dtype=torch.float64)
+    Lambda, _, B = (z.repeat(3, 1) for z in models.hippo_legs(16))
+    system = Lambda, B, crandn(2, 3, 8)
+    want = diagonal_recurrence(*system, dt, 130)
+    got = models.diagonal_kernel(*system, dt, 130)
     assert error(got, want) < 1e-9
-    as_reals = models.diagonal_kernel(*map(torch.view_as_real, (Lambda, B, C)), dt, L)
-    assert torch.equal(as_reals, got)
-    single = models.diagonal_kernel(*(z.to(torch.complex64) for z in (Lambda, B, C)), dt.float(), L)
+    assert torch.equal(models.diagonal_kernel(*map(torch.view_as_real, system), dt, 130), got)
+    single = models.diagonal_kernel(*(z.to(torch.complex64) for z in system), dt.float(), 130)
     assert single.dtype == torch.float32 and error(single.double(), want) < 1e-5
 
 
@@ -223,23 +228,9 @@ def test_long_kernels_keep_their_phase():
     want = torch.exp(Lambda.to(torch.complex128)[:, None] * torch.arange(L)).sum(0).real
     assert error(models.dlr_kernel(Lambda, W, L)[0, 0].double(), want) < 1e-5
     assert error(models.power_sum(W, Lambda[None], L)[0, 0].double(), want) < 2e-4
-    v = torch.zeros(1, 3, 1, L, dtype=torch.complex64)
-    v[..., 0] = 1
-    assert error(models.diagonal_scan(v, Lambda)[0].real.sum(0)[0].double(), want) < 1e-5
-
-
-def test_ema_kernel_is_its_recurrence():
-    """Equation 4 of paper A, y_t = a x_t + (1 - a d) y_(t-1), for every component, as MEGA combines them."""
-    L, D, n = 40, 3, 4
-    alpha, delta, beta, gamma = (randn(D, n, seed=s) for s in range(4))
-    a, d = delta.sigmoid(), alpha.sigmoid()  # MEGA's code swaps the names
-    x = randn(L, seed=5)
-    y, want = torch.zeros(D, n, dtype=torch.float64), torch.empty(1, D, L, dtype=torch.float64)
-    for t in range(L):
-        y = a * (beta * x[t]) + (1 - a * d) * y
-        want[0, :, t] = (gamma * y).sum(-1) / n**0.5
-    got = models.long_conv(x.expand(1, D, L), models.ema_kernel(alpha, delta, beta, gamma, L))
-    assert error(got, want) < 1e-12
+    impulse = torch.zeros(3, 1, L, dtype=torch.complex64)
+    impulse[..., 0] = 1
+    assert error(models.diagonal_scan(impulse, Lambda)[0].real.sum((0, 1)).double(), want) < 1e-5
 
 
 def test_an_ema_that_forgets_at_once_is_a_single_tap():
@@ -250,67 +241,21 @@ def test_an_ema_that_forgets_at_once_is_a_single_tap():
     assert alpha.grad.isfinite().all() and delta.grad.isfinite().all()
 
 
-def test_dlr_kernel_is_its_sum():
-    L, N = 77, 6
-    Lambda, W = torch.complex(-randn(N).abs() / 10, randn(N, seed=1) * 3), crandn(2, 4, N, seed=2)
-    want = (W[..., None] * (Lambda[:, None] * torch.arange(L)).exp()).sum(2).real
-    assert error(models.dlr_kernel(Lambda, W, L), want) < 1e-12
+def test_sgconv_starts_normalised_over_its_full_length():
+    for decay in (None, 1.0):
+        block = models.SGConvBlock(6, 4, 32, position_decay=decay)
+        assert (block.kernel(32).norm(dim=-1) - 1).abs().max() < 1e-6
+    whole = models.sgconv_kernel(block.kernel_taps, block.multiplier, 32)
+    assert torch.equal(models.sgconv_kernel(block.kernel_taps, block.multiplier, 20), whole[..., :20])
+    assert models.sgconv_kernel(block.kernel_taps, block.multiplier, 40).shape[-1] == 40
 
 
-def test_sgconv_kernel_is_the_hand_built_one():
-    d, S, Ch, H = 4, 4, 2, 3
-    sub, m = randn(S, Ch, H, d), torch.tensor([1.5, 2.0, 3.0]).double()
-    pieces = []
-    for i in range(S):
-        s = 2 ** max(0, i - 1)
-        piece = torch.empty(Ch, H, d * s, dtype=torch.float64)
-        for x in range(d * s):  # sample at (x + 1/2) / s - 1/2 between the taps, held at the ends
-            at = min(max((x + 0.5) / s - 0.5, 0), d - 1)
-            low = min(int(at), d - 2)
-            piece[..., x] = (1 - (at - low)) * sub[i, ..., low] + (at - low) * sub[i, ..., low + 1]
-        pieces.append(piece * m[:, None] ** (S - 1 - i))
-    want = torch.cat(pieces, -1)
-    assert error(models.sgconv_kernel(sub, m, 32), want) < 1e-12
-    assert torch.equal(models.sgconv_kernel(sub, m, 20), models.sgconv_kernel(sub, m, 32)[..., :20])
-    assert models.sgconv_kernel(sub, m, 40).shape[-1] == 40
-    block = models.SGConvBlock(6, 4, 32)
-    assert (block.kernel(32).norm(dim=-1) - 1).abs().max() < 1e-6  # over the full length at the start
-    falling = models.SGConvBlock(6, 4, 32, position_decay=1.0)
-    flat = models.sgconv_kernel(falling.kernel_taps, torch.ones(6), 32) / torch.arange(1, 33)
-    assert error(falling.kernel(32), flat / flat.norm(dim=-1, keepdim=True)) < 1e-6
-
-
-@pytest.mark.parametrize("length", [1, 2, 31, 64, 100, 1100])
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_s5_and_lru_are_their_loops(length, bidirectional):
-    batch, H, P = 2, 3, 4
-    u, B = randn(batch, length, H), crandn(P, H, seed=1)
-    C, D = crandn(H, P * (1 + bidirectional), seed=3), randn(H, seed=5)
-
-    def loop(pole, gain, factor):
-        y = D * u
-        for direction in range(1 + bidirectional):
-            x = torch.zeros(batch, P, dtype=torch.complex128)
-            for t in range(length) if direction == 0 else reversed(range(length)):
-                x = pole * x + u[:, t].to(B.dtype) @ (gain[:, None] * B).T
-                y[:, t] += factor * (x @ C[:, direction * P :][:, :P].T).real
-        return y
-
-    Lambda, log_step = torch.complex(-randn(P).abs(), 5 * randn(P, seed=7)), randn(P, seed=8) - 3
-    z = Lambda * log_step.exp()
-    got = models.s5_apply(u, Lambda, B, C, D, log_step, bidirectional)
-    assert error(got, loop(z.exp(), (z.exp() - 1) / Lambda, 2)) < 1e-11
-    nu, theta, gamma = randn(P, seed=9) - 2, randn(P, seed=10), randn(P, seed=11)
-    got = models.lru_apply(u, nu, theta, gamma, B, C, D, bidirectional)
-    pole = torch.exp(torch.complex(-nu.exp(), theta.exp()))
-    assert error(got, loop(pole, gamma.exp().to(B.dtype), 1)) < 1e-11
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_scan_has_the_right_gradients(rows):
-    """Over several blocks of 32 positions, the last of them cut."""
-    v, log_pole = crandn(rows, 2, 1, 70), torch.complex(-randn(2).abs(), randn(2, seed=1))
-    arguments = v.requires_grad_(), log_pole.requires_grad_()
+@pytest.mark.parametrize("length", [70, 1100])
+def test_a_scan_has_the_right_gradients(length, bidirectional):
+    """Over several blocks of 32 positions, or blocks of blocks, the last of them cut."""
+    v, log_pole = crandn(2, 2, length), torch.complex(-randn(2).abs() / 50, randn(2, seed=1))
+    arguments = v.requires_grad_(), log_pole.requires_grad_(), bidirectional
     assert torch.autograd.gradcheck(models.diagonal_scan, arguments, fast_mode=True)
 
 
@@ -336,18 +281,21 @@ def test_c_of_s5_starts_on_the_scale_of_its_recipe():
 # ------------------------------------------------------------------------------------------ blocks
 
 
-def test_gmlp_block_is_its_equation():
-    L = 11
-    block = drawn(models.GMLPBlock(6, 8, max_length=20, channels=4), "kernel_taps", "kernel_bias")
+@pytest.mark.parametrize("causal", [False, True])
+def test_gmlp_block_is_its_equation(causal):
+    block = drawn(models.GMLPBlock(6, 8, 20, channels=4, causal=causal), "kernel_taps", "kernel_bias")
 
     def naive(x, mask):
         z1, z2 = F.gelu(block.input_linear(block.norm(x, mask))).split(8, -1)
-        taps = (block.kernel_taps / 8).repeat(2, 1)  # n_fft = 64 is the power of two above 20 + 41
-        s = direct_conv((z2 * mask[..., None]).mT, taps[:, 20:], taps[:, :20].flip(1)).mT
+        taps = (block.kernel_taps / 8).repeat(
+            2, 1
+        )  # n_fft = 64: the next power of two to 20 + 41, or 20 + 20
+        kernels = [taps] if causal else [taps[:, 20:], taps[:, :20].flip(1)]
+        s = direct_conv((z2 * mask[..., None]).mT, *kernels).mT
         s = block.norm_gate(s + block.kernel_bias.repeat(2))
         return x + block.output_linear(z1 * s)
 
-    same_gradients(block, randn(2, L, 6), masked(L, 9), naive)
+    same_gradients(block, randn(2, 11, 6), masked(11, 9), naive)
 
 
 def test_gmlp_keeps_its_small_signals_in_float32():
@@ -551,23 +499,124 @@ def test_ema_attention_is_its_formulas(truncation, monkeypatch):
         same_gradients(block, x, mask, lambda x, mask: ema_attention_reference(block, x, mask))
 
 
+def state_space_parts(block):
+    """Lambda, P, B, C~ and dt of S4 and S4D, a row for each feature."""
+    features = len(block.log_dt)
+    P = block.P if hasattr(block, "P") else block.B  # S4D has none
+    parts = [torch.complex(-block.log_A_real.exp(), block.A_imag), *map(torch.view_as_complex, (P, block.B))]
+    parts = [z.repeat(features // len(z), 1) for z in parts]
+    return *parts, torch.view_as_complex(block.kernel_C), block.log_dt.exp()
+
+
+def s4_taps(block, L):
+    *system, C_tilde, dt = state_space_parts(block)
+    return dense_dplr(*system, C_tilde, dt, L, block.max_length)
+
+
+def s4d_taps(block, L):
+    Lambda, _, B, C, dt = state_space_parts(block)
+    return diagonal_recurrence(Lambda, B, C, dt, L)
+
+
+def dlr_taps(block, L):
+    Lambda = torch.complex(-block.A_root.square(), block.A_imag)
+    powers = (Lambda[:, None] * torch.arange(L)).exp()
+    return (torch.view_as_complex(block.W)[..., None] * powers).sum(2).real
+
+
+def sgconv_taps(block, L):
+    (S, *_, d), pieces = block.kernel_taps.shape, []
+    for i, taps in enumerate(block.kernel_taps):
+        stretch = 2 ** max(0, i - 1)
+        for x in range(d * stretch):  # sample at (x + 1/2) / stretch - 1/2 between the taps, held at the ends
+            at = min(max((x + 0.5) / stretch - 0.5, 0), d - 1)
+            low = min(int(at), d - 2)
+            tap = (1 - (at - low)) * taps[..., low] + (at - low) * taps[..., low + 1]
+            falling = block.position_decay is not None
+            pieces.append(
+                tap / (len(pieces) + 1) ** block.position_decay if falling else tap * 2 ** (S - 1 - i)
+            )
+    return torch.stack(pieces[:L], -1) * block.kernel_scale
+
+
+def free_taps(block, L):
+    w = block.kernel_taps[..., :L]
+    return w.sign() * torch.maximum(w.abs() - block.threshold, torch.zeros_like(w))
+
+
+KERNELS = {
+    "s4": (s4_taps, {"d_state": 8, "max_length": 19, "n_ssm": 2, "dt_min": 0.05, "dt_max": 0.5}),
+    "s4d": (s4d_taps, {"d_state": 8, "n_ssm": 2, "dt_min": 0.05, "dt_max": 0.5}),
+    "dlr": (dlr_taps, {"d_state": 6}),
+    "sgconv": (sgconv_taps, {"kernel_dim": 4, "max_length": 32}),
+    "sgconv falling": (sgconv_taps, {"kernel_dim": 4, "max_length": 32, "position_decay": 1.0}),
+    "free": (free_taps, {"max_length": 20, "threshold": 0.5, "kernel_dropout": 0.0}),
+}
+
+
 @pytest.mark.parametrize("causal", [False, True])
-def test_free_taps_are_soft_thresholded_in_s4s_block(causal):
-    block = models.FreeBlock(6, 20, threshold=0.5, kernel_dropout=0.3, causal=causal).eval()
-    block = drawn(block, "kernel_taps")
+@pytest.mark.parametrize("name", KERNELS)
+def test_blocks_with_a_kernel_are_their_equations(name, causal):
+    taps, options = KERNELS[name]
+    torch.manual_seed(0)
+    block = models.BLOCKS[name.split()[0]](6, causal=causal, **options).double()
+    if name == "free":
+        drawn(block, "kernel_taps")
 
     def naive(x, mask):
-        w = block.kernel_taps[..., :13]
-        kernel = w.sign() * torch.maximum(w.abs() - 0.5, torch.zeros_like(w))
         z = block.norm(x, mask) * mask[..., None]
-        y = direct_conv(z.mT, *kernel).mT + block.skip_weight * z
+        y = direct_conv(z.mT, *taps(block, x.shape[1])).mT + block.skip_weight * z
         return x + F.glu(block.output_linear(F.gelu(y)))
 
     same_gradients(block, randn(2, 13, 6), masked(13, 8), naive)
-    whole, dropped = block.kernel(20), block.train().kernel(20)
+
+
+def test_free_taps_are_dropped_in_training():
+    block = drawn(models.FreeBlock(6, 20, threshold=0.5, kernel_dropout=0.3), "kernel_taps")
+    dropped, whole = block.kernel(20), block.eval().kernel(20)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], whole[kept] / 0.7)
     assert abs(kept.sum() / (whole != 0).sum() - 0.7) < 0.2
+
+
+@pytest.mark.parametrize("length, causal", [(1, False), (31, True), (64, False), (70, False), (1030, True)])
+@pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu", "lru"])
+def test_s5_and_lru_are_their_loops(activation, length, causal):
+    torch.manual_seed(0)
+    options = {"d_state": 8, "causal": causal, "norm": "layer"}
+    lru = activation == "lru"
+    block = (
+        models.LRUBlock(6, **options)
+        if lru
+        else models.S5Block(6, blocks=2, activation=activation, **options)
+    )
+    block.double()
+
+    def naive(x, mask):
+        u = block.norm(x, mask) * mask[..., None]
+        B, C = (torch.view_as_complex(p) for p in (block.B_weight, block.C_weight))
+        if not lru:
+            Lambda = torch.complex(block.Lambda_real, block.Lambda_imag)
+            pole = (Lambda * block.log_step.exp()).exp()
+            gain, factor = (pole - 1) / Lambda, 2  # one pole of each conjugate pair
+        else:
+            pole = torch.exp(torch.complex(-block.nu_log.exp(), block.theta_log.exp()))
+            gain, factor = block.gamma_log.exp(), 1
+        y = block.skip_weight * u
+        for direction in range(1 if causal else 2):
+            state, states = torch.zeros(len(x), len(B), dtype=B.dtype), [None] * length
+            for t in range(length) if direction == 0 else reversed(range(length)):
+                state = states[t] = pole * state + u[:, t].to(B.dtype) @ (gain[:, None] * B).T
+            y = y + factor * (torch.stack(states, 1) @ C[:, direction * len(B) :][:, : len(B)].T).real
+        q = F.gelu(y, approximate="tanh")
+        if lru:
+            return x + F.glu(block.output_linear(q))
+        W = block.gate_linear(q)
+        if block.activation == "full_glu":
+            return x + W[..., :6] * W[..., 6:].sigmoid()
+        return x + (y if block.activation == "half_glu2" else q) * W.sigmoid()
+
+    same_gradients(block, randn(2, length, 6), masked(length, max(1, length - 9)), naive)
 
 
 @pytest.mark.parametrize("L", [1, 2, 37, 64])
@@ -591,21 +640,6 @@ def test_mingru_is_its_loop(L, causal):
         return x + out
 
     same_gradients(block, x, mask, naive)
-
-
-@pytest.mark.parametrize("activation", ["half_glu1", "half_glu2", "full_glu"])
-def test_s5_block_is_its_equation(activation):
-    torch.manual_seed(0)
-    block = models.S5Block(6, 4, activation=activation, norm="layer").double()
-    x, mask = randn(2, 9, 6), torch.ones(2, 9, dtype=torch.bool)
-    Lambda = torch.complex(block.Lambda_real, block.Lambda_imag)
-    state = Lambda, block.B_weight, block.C_weight, block.skip_weight, block.log_step, True
-    y = models.s5_apply(F.layer_norm(x, (6,)), *state)
-    q = F.gelu(y, approximate="tanh")
-    W = block.gate_linear(q)
-    gates = {"half_glu1": lambda: q * W.sigmoid(), "half_glu2": lambda: y * W.sigmoid()}
-    gates["full_glu"] = lambda: W[..., :6] * W[..., 6:].sigmoid()
-    assert error(block(x, mask), x + gates[activation]()) < 1e-12
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "after"])
@@ -673,12 +707,14 @@ def test_dropout_is_for_training_and_tied_over_positions_where_asked():
 
 # ------------------------------------------------------------------------------------------ models
 
+# fmt: off
+MEGA = {"d_hidden": 24, "d_attention": 8, "ema_dim": 4, "max_length": 64}
 SMALL = {  # every block at a size that a test can afford
     "conv": {"d_hidden": 24, "kernel": 15, "groups": 2},
     "transformer": {"d_ff": 32, "heads": 4, "position": "rotary", "disable_half": True},
     "gmlp": {"d_hidden": 24, "max_length": 64},
-    "mega": {"d_hidden": 24, "d_attention": 8, "ema_dim": 4, "max_length": 64},
-    "ema-attention": {"d_ff": 24, "d_hidden": 24, "d_attention": 8, "ema_dim": 4, "max_length": 64},
+    "mega": MEGA,
+    "ema-attention": {"d_ff": 24, **MEGA},
     "s4": {"d_state": 8, "max_length": 64, "n_ssm": 2},
     "s4d": {"d_state": 8, "n_ssm": 2},
     "s5": {"d_state": 8, "blocks": 2},
@@ -688,36 +724,31 @@ SMALL = {  # every block at a size that a test can afford
     "free": {"max_length": 64},
     "mingru": {"d_hidden": 12},
 }
-VARIANTS = {
-    "transformer B": (
-        "transformer",
-        {"d_ff": 32, "activation": "gelu", "position": "rotary-heads", "final_norm": "layer"},
-    ),
-    "transformer learned": ("transformer", {"d_ff": 32, "position": "learned", "max_length": 64}),
-    "transformer causal": ("transformer", {"d_ff": 32, "causal": True, "position": "rotary"}),
-    "transformer conv": ("transformer", {"d_ff": 32, "conv": 5, "position": "rotary"}),
-    "mega without ema": ("mega", {"d_hidden": 24, "d_attention": 8, "max_length": 64, "ema": False}),
-    "free causal": ("free", {"max_length": 64, "causal": True, "kernel_dropout": 0.0}),
-    "mingru causal": ("mingru", {"d_hidden": 12, "causal": True}),
-    "gmlp causal": ("gmlp", {"d_hidden": 24, "max_length": 64, "causal": True}),
-    "mega laplace": (
-        "mega",
-        SMALL["mega"] | {"attention": "laplace", "norm": "batch", "prenorm": True, "chunk": 16},
-    ),
-    "mega scale": ("mega", SMALL["mega"] | {"norm": "scale", "truncation": 16, "embedding_std": 0.25}),
-    "conv post": ("conv", SMALL["conv"] | {"norm_place": "post"}),
-    "conv after": ("conv", SMALL["conv"] | {"norm_place": "after"}),
-    "mega causal": ("mega", SMALL["mega"] | {"causal": True}),
-    "s4 batch": ("s4", SMALL["s4"] | {"norm": "batch", "final_norm": "batch"}),
-    "s4 causal": ("s4", SMALL["s4"] | {"causal": True, "prenorm": False}),
-    "s4d causal": ("s4d", {"d_state": 8, "causal": True}),
-    "s5 full glu": ("s5", {"d_state": 8, "activation": "full_glu", "c_init": "trunc", "clip_eigs": True}),
-    "s5 causal": ("s5", {"d_state": 8, "activation": "half_glu2", "causal": True}),
-    "lru causal": ("lru", {"d_state": 8, "causal": True, "r_min": 0.5, "r_max": 0.9}),
-    "dlr causal": ("dlr", {"d_state": 8, "causal": True}),
-    "sgconv causal": ("sgconv", SMALL["sgconv"] | {"causal": True, "position_decay": 1.0}),
+VARIANTS = {  # the block is the name's first word
+    "transformer B": {"d_ff": 32, "activation": "gelu", "position": "rotary-heads", "final_norm": "layer"},
+    "transformer learned": {"d_ff": 32, "position": "learned", "max_length": 64},
+    "transformer causal": {"d_ff": 32, "causal": True, "position": "rotary"},
+    "transformer conv": {"d_ff": 32, "conv": 5, "position": "rotary"},
+    "mega without ema": {"d_hidden": 24, "d_attention": 8, "max_length": 64, "ema": False},
+    "mega laplace": MEGA | {"attention": "laplace", "norm": "batch", "prenorm": True, "chunk": 16},
+    "mega scale": MEGA | {"norm": "scale", "truncation": 16, "embedding_std": 0.25},
+    "mega causal": MEGA | {"causal": True},
+    "free causal": {"max_length": 64, "causal": True, "kernel_dropout": 0.0},
+    "mingru causal": {"d_hidden": 12, "causal": True},
+    "gmlp causal": {"d_hidden": 24, "max_length": 64, "causal": True},
+    "conv post": SMALL["conv"] | {"norm_place": "post"},
+    "conv after": SMALL["conv"] | {"norm_place": "after"},
+    "s4 batch": SMALL["s4"] | {"norm": "batch", "final_norm": "batch"},
+    "s4 causal": SMALL["s4"] | {"causal": True, "prenorm": False},
+    "s4d causal": {"d_state": 8, "causal": True},
+    "s5 full glu": {"d_state": 8, "activation": "full_glu", "c_init": "trunc", "clip_eigs": True},
+    "s5 causal": {"d_state": 8, "activation": "half_glu2", "causal": True},
+    "lru causal": {"d_state": 8, "causal": True, "r_min": 0.5, "r_max": 0.9},
+    "dlr causal": {"d_state": 8, "causal": True},
+    "sgconv causal": SMALL["sgconv"] | {"causal": True, "position_decay": 1.0},
 }
-ALL = {name: (name, args) for name, args in SMALL.items()} | VARIANTS
+# fmt: on
+ALL = {name: (name.split()[0], args) for name, args in (SMALL | VARIANTS).items()}
 
 
 def small_model(name, depth=2, **overrides):
@@ -778,17 +809,6 @@ def test_padding_changes_nothing(name):
     assert (alone - logits[1:]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", [name for name, (_, args) in ALL.items() if args.get("causal")])
-def test_causal_models_do_not_see_the_future(name):
-    model = small_model(name).eval()
-    tokens, mask = tokens_and_mask(40)
-    changed = tokens.clone()
-    changed[:, 25:] = 1 + changed[:, 25:] % 19
-    with torch.no_grad():
-        a, b = model(tokens, mask), model(changed, mask)
-    assert (a[:, :25] - b[:, :25]).abs().max() < 1e-5 < (a[:, 25:] - b[:, 25:]).abs().max()
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_gradients_reach_every_parameter(name):
     model = small_model(name)
@@ -817,27 +837,26 @@ def test_bf16_autocast_agrees_with_float32(name):
     assert (got.float() - want).square().mean().sqrt() < 0.03 * want.square().mean().sqrt()
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_200_steps_at_the_papers_rate_stay_finite(name):
-    model = small_model(name, depth=1)
-    rates = {0.01: ("s4", "s4d", "dlr", "sgconv", "free"), 0.004: ("mega", "s5", "lru")}
-    lr = next((rate for rate, names in rates.items() if name in names), 0.001)
-    groups = [{"params": [p], "lr": getattr(p, "optim", {}).get("lr", lr)} for p in model.parameters()]
-    optimizer, losses = torch.optim.AdamW(groups, betas=(0.9, 0.98)), []
-    for step in range(200):
-        tokens = torch.randint(1, 20, (8, 16), generator=torch.Generator().manual_seed(step % 4))
-        mask = torch.ones_like(tokens, dtype=torch.bool)
-        loss = F.cross_entropy(model.classify(model(tokens, mask), mask), tokens[:, 3] % 10)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.8 * losses[0]  # four batches: every layer can fit them
+@pytest.mark.parametrize("name", ["conv", "transformer", "mega"])
+def test_weights_cast_together_are_those_of_autocast(name):
+    model, (tokens, mask) = small_model(name), tokens_and_mask(40, 23)
+    results = []
+    for together in (True, False):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            x = model.embedding(tokens)
+            for block in () if together else model.blocks:
+                x = block(x, mask)
+            x = model(tokens, mask) if together else x
+        x[mask].square().sum().backward()
+        results.append([x] + [p.grad for p in model.blocks.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*results))
+    assert not models.cast_weights(model.blocks[0], "cpu")
 
 
 def test_parameter_counts_of_paper_a():
-    """In millions, as Tables 5 to 7 imply with the papers' vocabularies and heads, denoising head left out:
-    the Transformer, gMLP, convolutions of K = 5 and 61."""
+    """In millions, as Tables 5 and 6 imply with the papers' vocabularies and heads, denoising head left out;
+    Table 7's convolutions: test_locality.py."""
 
     def millions(*args, **kwargs):
         with torch.device("meta"):
@@ -845,20 +864,18 @@ def test_parameter_counts_of_paper_a():
         return round(sum(p.numel() for p in model.parameters()) / 1e6, 3)
 
     # fmt: off
-    for vocab, classes, docs, (width, depth, d_ff), (layers, channels, L), (convs, groups), want in (
-        ( 259, 10, 1, (160, 10, 320), (10, 2, 1024), (6,  1), ( 2.109, 1.073, 1.218, 12.228)),  # CIFAR-10
-        ( 258,  2, 1, (128,  6, 256), ( 6, 2, 1024), (6, 32), ( 0.828, 0.656, 0.264,  0.608)),  # Pathfinder
-        ( 259,  2, 1, (256,  8, 512), ( 6, 2, 4096), (4,  1), ( 4.283, 0.730, 0.822,  8.162)),  # Text
-        ( 259,  2, 2, (128,  6, 256), ( 6, 2, 4096), (4,  1), ( 0.960, 0.862, 0.954,  8.294)),  # Retrieval
-        (  17, 10, 1, (256,  6, 512), ( 6, 4, 2000), (6,  1), ( 3.170, 0.698, 1.187, 12.197)),  # ListOps
+    for vocab, classes, docs, (width, depth, d_ff), (layers, channels, L), want in (
+        ( 259, 10, 1, (160, 10, 320), (10, 2, 1024), (2.109, 1.073)),  # CIFAR-10
+        ( 258,  2, 1, (128,  6, 256), ( 6, 2, 1024), (0.828, 0.656)),  # Pathfinder
+        ( 259,  2, 1, (256,  8, 512), ( 6, 2, 4096), (4.283, 0.730)),  # Text
+        ( 259,  2, 2, (128,  6, 256), ( 6, 2, 4096), (0.960, 0.862)),  # Retrieval
+        (  17, 10, 1, (256,  6, 512), ( 6, 4, 2000), (3.170, 0.698)),  # ListOps
     ):
     # fmt: on
         task = {"vocab": vocab, "classes": classes, "docs": docs}
         gmlp = {"d_hidden": 256, "channels": channels, "max_length": L}
-        got = [millions("transformer", depth, width, d_ff=d_ff, **task)]
-        got += [millions("gmlp", layers, 128, **gmlp, **task)]
-        got += [millions("conv", convs, 128, groups=groups, kernel=kernel, **task) for kernel in (5, 61)]
-        assert tuple(got) == want
+        transformer = millions("transformer", depth, width, d_ff=d_ff, **task)
+        assert (transformer, millions("gmlp", layers, 128, **gmlp, **task)) == want
 
 
 @pytest.mark.parametrize("pair, read", [("[x;y]", [2, 5]), ("[u,v,u-v,u*v]", [2, 5, -3, 10])])
@@ -1070,8 +1087,8 @@ class Launches(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 # Of a block in training, forwards and backwards, bf16, as counted with torch 2.15.
-LAUNCHES = {"conv": (11, 15), "transformer": (24, 39), "gmlp": (26, 43), "mega": (76, 125), "s4": (80, 178)}
-LAUNCHES |= {"s4d": (58, 114), "s5": (60, 121), "lru": (48, 89), "free": (24, 28), "mingru": (53, 141)}
+LAUNCHES = {"conv": (11, 15), "transformer": (24, 39), "gmlp": (26, 43), "mega": (75, 121), "s4": (47, 91)}
+LAUNCHES |= {"s4d": (48, 93), "s5": (41, 73), "lru": (36, 53), "free": (24, 27), "mingru": (53, 73)}
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
