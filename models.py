@@ -752,7 +752,7 @@ def dplr_circle(L, dtype):
     rows = torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1)
     sides = torch.stack([2 * turn, 2 * c + 0j])  # e^(i theta / 2) times 2, for the result, or 1 + omega
     factors = torch.stack([2j * s * sides, -c * sides]).unsqueeze(2)
-    return rows.to(dtype), factors.to(dtype.to_complex())
+    return rows.to(dtype), factors.to(torch.promote_types(dtype, torch.complex64))
 
 
 @full_precision
