@@ -398,7 +398,8 @@ def test_a_recorded_run_of_table_1_has_the_identity_of_its_command(line, monkeyp
     monkeypatch.setattr(exp_locality, "report", lambda args: None)
     rows = {"--lr": "lr", "--epochs": "epochs"} if line.get("mini") else {}  # changed after the first runs
     exp_locality.main([*line["argv"][1:], *(str(w) for f, row in rows.items() for w in (f, line["hp"][row]))])
-    [identity] = [one for one in found if (one["cell"], one["seed"]) == (line["cell"], line["seed"])]
+    keys = ("task", "cell", "seed")
+    [identity] = [one for one in found if all(one[key] == line[key] for key in keys)]
     if line["hp"]["technique"] == "denoising" and "denoise_norm" not in line["hp"]:
         assert identity["hp"].pop("denoise_norm") == "set"
         if line["hp"].get("max_length", 0) is None:  # the oldest record says that no length was given
