@@ -222,6 +222,7 @@ def measure_step(model, name, args):
     launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
     work = count_work(network, list(task.training_batches(chosen, noise, 0)), train, dtype.itemsize)
     if args.compile:
+        network.one_length = task.one_length
         network.compile(mode=args.compile)
     common.reset_peak(device)
     if args.compile or device.type != "cpu":  # every shape once more, as it will be timed

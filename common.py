@@ -200,7 +200,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--amp", choices=("auto", "bf16", "off"), default="auto",
         help="bf16 autocast; auto: if this device is fast at it, and not with --mini")
     add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"),
-        help="compile the model (for GPUs); reduce-overhead: CUDA graphs, for sequences of one length")
+        help="compile the model (for GPUs); reduce-overhead: CUDA graphs, one for each length")
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
@@ -613,6 +613,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     reset_peak(device)
     if args.compile:
         torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
+        model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
         model.compile(mode=args.compile)
     optimizer = make_optimizer(model, hp)
     steps, period = training_length(task, hp)

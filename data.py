@@ -154,6 +154,11 @@ class Task:
                 self.mean_positions = float(documents.sum()) / max(1, len(label))  # of an example
 
     @property
+    def one_length(self):
+        """Whether all examples have the same number of positions."""
+        return len({int(n) for lengths in self.lengths.values() for n in lengths.aminmax()}) == 1
+
+    @property
     def splits(self):
         return {name: getattr(self, name) for name in SPLITS}
 

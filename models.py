@@ -1619,10 +1619,12 @@ class SequenceModel(nn.Module):
             x = torch.func.functional_call(block, cast_weights(block, x.device.type), (x, mask))
         return x if self.final_norm is None else self.final_norm(x, mask)
 
-    def compile(self, one_length=False, **options):
+    one_length = False  # whether all sequences have the same; common.fit says it
+
+    def compile(self, **options):
         """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
         stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        for name in () if one_length else ("long_conv", "power_sum", "dlr_kernel"):
+        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel"):
             globals()[name] = torch.compiler.disable(globals()[name])  # a decorator would import the compiler
         super().compile(**options)
 

@@ -294,6 +294,17 @@ def test_what_is_drawn_depends_on_seed_and_step_and_not_on_the_model(fit_args, t
         assert len({*values}) == 16
 
 
+@pytest.mark.parametrize("name, broken", [("image", False), ("text", True)])
+def test_kernels_stay_out_of_the_graphs_only_where_lengths_vary(name, broken, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda model, mode: None)
+    kept = models.long_conv
+    for function in ("long_conv", "power_sum", "dlr_kernel"):
+        monkeypatch.setattr(models, function, getattr(models, function))  # put back afterwards
+    flags = ["--task", name, "--smoke", "--epochs", 1, "--limit", 16, "--limit-test", 16, "--compile"]
+    assert exit_code(exp_locality.main, *flags, "--out", tmp_path) == 0
+    assert (models.long_conv is not kept) == broken
+
+
 def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
     """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
     modes, compiled = [], torch.nn.Module.compile
