@@ -547,7 +547,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
     if not cells:
         print(f"not run yet: python {args.argv[0]} --task ... --mini\n")
     else:
-        print("Test accuracy in % ± standard error, n seeds, minutes of one core (paper: full)\n")
+        print("Test accuracy in % ± standard error, n seeds, minutes of one core, parameters (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
         labels.sort(key=lambda row: numbers(row.partition("; ")[2]))  # the table's own first
         rows = []
@@ -585,7 +585,8 @@ def mini_text(records, paper):
     mean, error = mean_and_error(records)
     minutes = statistics.mean(r.get("cpu_seconds", r["seconds"]) for r in records) / 60
     beside = "" if paper is None else f" (paper {paper:.1f})"
-    return f"{100 * mean:.1f} ± {100 * error:.1f} n={len(records)} {minutes:.0f} min{beside}"
+    size = f" {records[0]['params'] / 1000:,.0f}k" if "params" in records[0] else ""
+    return f"{100 * mean:.1f} ± {100 * error:.1f} n={len(records)} {minutes:.0f} min{size}{beside}"
 
 
 def baseline_text(cells, task, name):
