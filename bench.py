@@ -165,7 +165,8 @@ def count_work(network, batches, train, item_size):
         tensors = [x for x in (*inputs, output) if x.is_floating_point()]
         work["bytes"] += 3 * item_size * sum(x.numel() for x in tensors)
 
-    hooks = [layer.register_forward_hook(count) for layer in (*network.children(), *network.blocks)]
+    layers = {*network.children(), *network.blocks} - {network.blocks}
+    hooks = [layer.register_forward_hook(count) for layer in layers]
     with FlopCounterMode(display=False, custom_mapping=FLOP) as counter:
         train(batches)
     for hook in hooks:
@@ -198,7 +199,7 @@ def measure_step(model, name, args):
     """The row of one cell."""
     device, hp = common.resolve_device(args.device), recipe(model, name)
     dtype = torch.bfloat16 if common.use_bf16(args.amp, device) else torch.float32
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
+    autocast = common.autocast_on(device, args.amp)
     if args.smoke:
         hp |= {row: value for row, value in exp_kernels.SMOKE.items() if row in hp}
     task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
@@ -269,7 +270,7 @@ def bench_layers(args):
             length = {"max_length": L} if "max_length" in inspect.signature(block).parameters else {}
             layer = block(128, **arguments, **length).to(device)
             x = torch.randn(4, L, 128, device=device, requires_grad=True)
-            mask = torch.ones(1, 1, dtype=torch.bool, device=device).expand(4, L)  # surely full
+            mask = data.full_mask(4, L, device)
 
             def one_pass(layer=layer, x=x, mask=mask):
                 layer(x, mask).square().sum().backward()

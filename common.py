@@ -296,6 +296,11 @@ def use_bf16(amp, device):
     return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
+def autocast_on(device, amp):
+    """The context of a training step or an evaluation: bfloat16, or what the tensors are; see use_bf16."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(amp, device))
+
+
 def cpu_name():
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -608,7 +613,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(args.amp, device))
+    autocast = autocast_on(device, args.amp)
     task, model = task.tested_on(hp.get("limit_test")).to(device), model.to(device)
     reset_peak(device)
     if args.compile:

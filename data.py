@@ -230,13 +230,18 @@ class Task:
         start, stop = offsets[rows], offsets[rows + 1]
         column = torch.arange(length, device=tokens.device)
         if self.docs == 1 and lengths.min() == length:
-            # One value repeated by strides of 0: so models.surely_full knows that there is nothing to mask.
-            mask = torch.ones(1, 1, dtype=torch.bool, device=tokens.device).expand(len(rows), length)
+            mask = full_mask(len(rows), length, tokens.device)
         else:
             mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
         positions = torch.full((), len(index) * self.mean_positions, device=tokens.device)
         return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=positions)
+
+
+def full_mask(rows, length, device):
+    """A mask (rows, length) that is True everywhere: one value repeated by strides of 0, from which
+    models.surely_full knows that there is nothing to mask."""
+    return torch.ones(1, 1, dtype=torch.bool, device=device).expand(rows, length)
 
 
 def document_rows(index, docs):

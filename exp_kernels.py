@@ -322,7 +322,7 @@ WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernel
 
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
-    given = [common.flag(row) for row in (*common.OVERRIDES, "limit") if getattr(args, row, None) is not None]
+    given = [*map(common.flag, common.overrides(args))] + ["--limit"] * bool(args.limit)
     if given:
         raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
     if args.checkpoint:

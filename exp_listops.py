@@ -161,7 +161,7 @@ def rebuilt(path):
 def predictions(model, task, split, args):
     """(root operation, label, prediction), each (n,) numpy, of a split."""
     device = common.resolve_device(args.device)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=common.use_bf16(args.amp, device))
+    autocast = common.autocast_on(device, args.amp)
     task, model, rows = task.to(device), model.to(device).eval(), []
     for batch in task.evaluation_batches(split):
         with autocast:

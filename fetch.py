@@ -118,9 +118,7 @@ def download(url, path, timeout=30.0, retries=5):
             request = urllib.request.Request(url, headers=headers)
             with urllib.request.urlopen(request, timeout=timeout) as response:
                 had = start if response.status == 206 else 0
-                total = had + int(
-                    response.headers.get("Content-Length", 0)
-                )  # had alone: the server does not say
+                total = had + int(response.headers.get("Content-Length", 0))  # without it no more than had
                 bar = progress(response, total=total, initial=had)
                 with open(part, "ab" if had else "wb") as out, bar as stream:
                     shutil.copyfileobj(stream, out, 1 << 16)

@@ -49,7 +49,7 @@ def zero_padding(x, mask):
 
 def surely_full(mask):
     """True only if the mask is known, without waiting for a GPU, to be all True: one stored value repeated
-    (data.Task.gather), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
+    (data.full_mask), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
     if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
         return True
     return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
@@ -94,10 +94,8 @@ def constant(make, *arguments, device):
     key = make, arguments, device
     if key in CONSTANTS and not torch.compiler.is_compiling():
         return CONSTANTS[key]
-    made = make(*arguments)
-    made = tuple(x.to(device) for x in made) if isinstance(made, tuple) else made.to(device)
-    real = all(type(x) is torch.Tensor for x in (made if isinstance(made, tuple) else [made]))
-    if real and not torch.compiler.is_compiling():  # fake tensors have no values
+    made = make(*arguments).to(device)
+    if type(made) is torch.Tensor and not torch.compiler.is_compiling():  # fake tensors have no values
         CONSTANTS[key] = made
     return made
 
@@ -735,24 +733,33 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
 def cauchy_sum(V, size, circle):
     """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), size (H, n, 2), circle (3, 2 f): see dplr_circle -> (H, R, 2 f): f pairs (real, imaginary).
+    V (H, R, n), size (H, n, 2), circle (3, 2 f): see dplr_rows -> (H, R, 2 f): f pairs (real, imaginary).
     """
     denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
     cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
     return V @ cauchy.view(*size.shape[:2], -1)
 
 
-def dplr_circle(L, dtype):
-    """What dplr_kernel needs of the frequencies theta = 2 pi k / L, k = 0 .. L / 2, s = sin(theta / 2) and
-    c = cos(theta / 2): rows c^2, -4i s c, -4 s^2 of its denominators as pairs (3, 2 f), and the factors of
-    its sums (2 kinds, 2 right-hand sides, 1, f). From float64: made as float32 powers of exp(2 pi i / L)
-    they would cost the kernel three digits."""
+def half_circle(L):
+    """sin and cos of theta / 2 at the frequencies theta = 2 pi k / L, k = 0 .. L / 2. In float64: as float32
+    powers of exp(2 pi i / L) they would cost the kernel three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
-    s, c, turn = half.sin(), half.cos(), torch.polar(torch.ones_like(half), half)
-    rows = torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1)
-    sides = torch.stack([2 * turn, 2 * c + 0j])  # e^(i theta / 2) times 2, for the result, or 1 + omega
+    return half.sin(), half.cos()
+
+
+def dplr_rows(L, dtype):
+    """c^2, -4i s c, -4 s^2 of cauchy_sum's denominators, as pairs (real, imaginary): (3, 2 f)."""
+    s, c = half_circle(L)
+    return torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1).to(dtype)
+
+
+def dplr_factors(L, dtype):
+    """Of dplr_kernel's sums: 2i s and -c, times 2 e^(i theta / 2), for the result, or 1 + omega: (2 kinds, 2
+    right-hand sides, 1, f)."""
+    s, c = half_circle(L)
+    sides = torch.stack([2 * torch.complex(c, s), 2 * c + 0j])
     factors = torch.stack([2j * s * sides, -c * sides]).unsqueeze(2)
-    return rows.to(dtype), factors.to(torch.promote_types(dtype, torch.complex64))
+    return factors.to(torch.promote_types(dtype, torch.complex64))
 
 
 @full_precision
@@ -772,7 +779,7 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """
     Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
     dt = at_least_float32(dt).unsqueeze(1)
-    circle, factors = constant(dplr_circle, L, dt.dtype, device=dt.device)
+    circle, factors = (constant(f, L, dt.dtype, device=dt.device) for f in (dplr_rows, dplr_factors))
     z = torch.view_as_real(dt * Lambda)
     left, right = torch.cat([C, P.conj().unsqueeze(0)]), dt * torch.stack([B, P])
     v = torch.view_as_real(right.unsqueeze(1) * left)  # (2, Ch + 1, H, n, 2): [C B, B P*], [C P, P P*]
@@ -1528,17 +1535,26 @@ CHOICES = {
 
 
 def cast_weights(module, device):
-    """{name: weights and biases of the linear layers and convolutions of `module`} in the type of autocast,
+    """{name: weights and biases of all linear layers and convolutions in `module`} in the type of autocast,
     which would cast each by itself: two launches for each, there and back. Empty where nothing is cast."""
     if device == "meta" or not torch.is_autocast_enabled(device) or torch.compiler.is_compiling():
         return {}
     layers = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv1d))]
-    weights = {f"{n}.{k}".lstrip("."): p for n, m in layers for k, p in m.named_parameters()}
+    weights = {f"{n}.{k}": p for n, m in layers for k, p in m.named_parameters()}
     if {p.dtype for p in weights.values()} != {torch.float32}:
         return {}
     cast = torch.cat([p.flatten() for p in weights.values()]).to(torch.get_autocast_dtype(device))
     pieces = cast.split([p.numel() for p in weights.values()])
     return {name: piece.view_as(p) for (name, p), piece in zip(weights.items(), pieces)}
+
+
+class Stack(nn.ModuleList):
+    """Blocks one after the other: x (B, L, D), mask (B, L) -> (B, L, D)."""
+
+    def forward(self, x, mask):
+        for block in self:
+            x = block(x, mask)
+        return x
 
 
 class SequenceModel(nn.Module):
@@ -1588,7 +1604,7 @@ class SequenceModel(nn.Module):
         if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
             table = sinusoidal_positions(max_length or 0, d_model).to(torch.get_default_dtype())
             self.register_buffer("sinusoid", table, persistent=False)
-        self.blocks = nn.ModuleList(BLOCKS[block](d_model, **block_args) for _ in range(depth))
+        self.blocks = Stack(BLOCKS[block](d_model, **block_args) for _ in range(depth))
         self.final_norm = Norm(final_norm, d_model) if final_norm else None
         outputs = 1 if classes == 2 else classes
         if docs == 2:
@@ -1615,8 +1631,10 @@ class SequenceModel(nn.Module):
             x = x + self.position_table.weight[:L]
         if self.embedding_dropout:
             x = F.dropout(x, self.embedding_dropout, self.training)
-        for block in self.blocks:
-            x = torch.func.functional_call(block, cast_weights(block, x.device.type), (x, mask))
+        if weights := cast_weights(self.blocks, x.device.type):
+            x = torch.func.functional_call(self.blocks, weights, (x, mask), tie_weights=False)
+        else:  # functional_call would take a tenth of a millisecond for nothing
+            x = self.blocks(x, mask)
         return x if self.final_norm is None else self.final_norm(x, mask)
 
     one_length = False  # whether all sequences have the same; common.fit says it

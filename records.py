@@ -195,7 +195,7 @@ def test_again(args, name, task, model, loss_fn, hp):
     except RuntimeError as error:
         raise UserError(f"{path} is of another model, since the code changed") from error
     task = task.tested_on(hp.get("limit_test")).to(device)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=common.use_bf16(args.amp, device))
+    autocast = common.autocast_on(device, args.amp)
     found = common.evaluate(model, task, loss_fn, hp, autocast, args.micro_batch, "test")
     print(f"{name}\n  test accuracy {found['acc']:.2%} of {path}, epoch {best['epoch']}", flush=True)
 
