@@ -55,12 +55,12 @@ TABLE5 = dict(
 # The mini tier: the rows that differ.
 MINI5 = TABLE5 | dict(
     d_model      = (    64,      64,     64,     64,     64),
-    depth        = (     4,       4,      4,      4,      4),
+    depth        = (     4,       4,      4,      2,      2),
     heads        = (     2,       2,      2,      2,      2),
     d_ff         = (   128,     128,    128,    128,    128),
     lr           = (  1e-3,    1e-3,   1e-3,   1e-3,   1e-3),
     batch_size   = (    32,      32,     32,     16,     32),
-    epochs       = (     6,       4,     10,     12,     10),
+    epochs       = (     6,       4,     10,      8,      8),
 )
 
 # MEGA: the sizes and rates of facebookresearch/mega, whose column order this is, with the exceptions of
@@ -88,7 +88,7 @@ TABLE_MEGA = dict(
     epochs       = (   120,      80,      60,     200,      67),
 )
 MINI_MEGA = TABLE_MEGA | dict(
-    depth        = (     4,       4,       4,       4,       4),
+    depth        = (     4,       2,       2,       4,       4),
     d_model      = (    64,      64,      64,      64,      64),
     d_hidden     = (   128,     128,     128,     128,     128),
     d_attention  = (    32,      32,      32,      32,      32),
@@ -98,7 +98,7 @@ MINI_MEGA = TABLE_MEGA | dict(
     lr           = (  1e-3,    1e-3,    1e-3,    1e-3,    1e-3),
     batch_size   = (    32,      16,      32,      32,      32),
     weight_decay = (  0.05,    0.01,    0.01,    0.05,    0.05),
-    epochs       = (     6,      12,      10,       4,      10),
+    epochs       = (     6,       8,       8,       4,      10),
 )
 # MEGA ‡, the block of the authors' public code: MEGA's sizes, and its rate where that is not too high for it.
 SHARED = ("depth", "d_model", "d_hidden", "d_attention", "ema_dim", "dropout", "clip", "batch_size")
