@@ -111,7 +111,8 @@ def report(args):
     own = {same_run(r) for r in found}
     multitask = Path(__file__).with_name("exp_multitask.py")
     for r in records.report_records(args, multitask, COLUMNS, ["transformer"], ["techniques"]):
-        if same_run(r) not in own:
+        of_data = r["limit"] or r["hp"].get("steps")  # rows of Table 2's own
+        if same_run(r) not in own and not of_data:
             found.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in found}
     records.report_mini(

@@ -1,6 +1,6 @@
 """What README.md and docs/ show is run, parsed and compared as it stands there.
 
-PYTHONPATH=. python tests/test_readme.py    writes the tables of docs/results.md anew
+PYTHONPATH=. python tests/test_readme.py    writes docs/tables-mini.md and docs/tables-full.md anew
 """
 
 import ast
@@ -27,16 +27,19 @@ import records
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in (
-    "data", "deviations", "gpu", "new-experiment", "results")}  # fmt: skip
+    "data", "deviations", "gpu", "new-experiment", "results", "tables-mini", "tables-full")}  # fmt: skip
 WANTED = (ROOT / "NOTES.md").read_text().split("## Wanted runs")[1].split("\n## ")[0]
 TEXT = "\n".join([README, WANTED, *PAGES.values()])
-MARK = "<!-- From here on: printed by the scripts -->\n"  # of docs/results.md
+PRINTED = {  # pages that the scripts print, and their first lines
+    "tables-mini": "# Tables of the mini tier\n\nSmall data and small models, trained to the end.",
+    "tables-full": "# Tables of the papers' models\n\nAll runs so far have a fraction of the papers' steps.",
+}
 EXPERIMENTS = ("locality", "multitask", "kernels", "positional", "listops", "spt", "range")
 
 
 def test_pages_stay_short():
     assert len(README.splitlines()) <= 160
-    lines = {name: len(page.split(MARK)[0].splitlines()) for name, page in PAGES.items()}
+    lines = {name: len(page.splitlines()) for name, page in PAGES.items() if name not in PRINTED}
     assert {name: n for name, n in lines.items() if n > 120} == {}
 
 
@@ -171,7 +174,8 @@ def test_the_slurm_lines_keep_the_exit_code(code, requeued, tmp_path):
 
 
 def printed():
-    """The sections with measured numbers ("n=") of what the scripts report of the records in results/."""
+    """{page: text} of PRINTED: the sections with measured numbers ("n=") of what the scripts report of the
+    records in results/."""
     files, sections = sorted(map(str, (ROOT / "results").glob("*.jsonl"))), []
     with tempfile.TemporaryDirectory() as out:
         for name in EXPERIMENTS:
@@ -180,23 +184,34 @@ def printed():
                 script.main(["--report", *files, "--out", out])
             text = re.sub(r"^figure: .*\n", "", text.getvalue(), flags=re.MULTILINE)
             sections += re.split(r"^(?=### )", text, flags=re.MULTILINE)
-    return "".join(f"\n{section.strip()}\n" for section in sections if "n=" in section)
+    pages = {
+        page: f"{title} What the scripts print with `--report`.\n[How to read them](results.md).\n"
+        for page, title in PRINTED.items()
+    }
+    for section in sections:
+        if "n=" in section:
+            pages["tables-mini" if "mini" in section.splitlines()[0] else "tables-full"] += (
+                f"\n{section.strip()}\n"
+            )
+    return pages
 
 
-def test_results_show_what_the_scripts_print():
+def test_tables_show_what_the_scripts_print():
     read = records.read_records(sorted((ROOT / "results").glob("*.jsonl")))
     assert read and not any(r["smoke"] or r["dirty"] for r in read)
-    assert PAGES["results"].split(MARK)[1] == printed(), "PYTHONPATH=. python tests/test_readme.py writes it"
+    shown = {page: PAGES[page] for page in PRINTED}
+    assert shown == printed(), "PYTHONPATH=. python tests/test_readme.py writes them"
 
 
 def test_readme_has_no_number_of_its_own():
-    """Measured accuracies in README's table of findings stand on the page of results, too."""
+    """Measured accuracies in README's table of findings stand on the pages of results, too."""
     (table,) = (
         t for t in re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE) if "verdict" in t.splitlines()[0]
     )
     evidence = [line.split("|")[3] for line in table.splitlines()[2:]]
     numbers = re.findall(r"\d\d\.\d+", " ".join(evidence))
-    assert numbers and {n for n in numbers if n not in PAGES["results"]} == set()
+    there = "".join(PAGES[page] for page in ("results", *PRINTED))
+    assert numbers and {n for n in numbers if n not in there} == set()
 
 
 # ------------------------------------------------------------------------------------------ deviations
@@ -222,5 +237,5 @@ def test_the_page_of_deviations_lists_those_of_the_code():
 
 
 if __name__ == "__main__":
-    page = PAGES["results"].split(MARK)[0] + MARK + printed()
-    (ROOT / "docs" / "results.md").write_text(page)
+    for name, page in printed().items():
+        (ROOT / "docs" / f"{name}.md").write_text(page)
