@@ -17,7 +17,8 @@ Claims of the mini tier, fixed before its runs (CLAIMS): on Text at s = 16 small
 points; K = 31, whose four layers reach 60 positions, wins back at least 2 of what K = 5 loses; attention
 with rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at most 2; S4, whose
 kernels start near lag 0, loses at least 1 more than gMLP; a bag loses nothing. All train with
---no-techniques: restoring bytes costs models of this size more points than the dial (NOTES.md).
+--no-techniques: restoring bytes costs models of this size more points than the dial (NOTES.md). A model
+trains as in its own script, at every stride alike.
 
 The measure: how much do two positions interact in the answer? With mean pooling first derivatives say
 little, so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where
@@ -60,8 +61,6 @@ NAMES = dict(
     gmlp="gMLP",
     mega="MEGA",
 )
-# The mini tier: all models alike.
-MINI = dict(text=dict(epochs=10), image=dict(epochs=5), listops=dict(epochs=3), retrieval=dict(epochs=4))
 
 
 def dial(task, *signed):
@@ -85,7 +84,7 @@ CLAIMS = [  # (words, signed cells, from, to), in points
 
 
 def recipe(model, name, kernel=None, stride=1, techniques="yes", mini=False):
-    """The recipe of the script that has this model, with the stride; in the mini tier equal epochs."""
+    """The recipe of the script that has this model, with the stride."""
     if model in ("bag", "conv"):
         hp = {"block": "conv"} | exp_locality.recipe(name, techniques, mini, kernel=kernel or 1)
     elif model == "learned":
@@ -94,7 +93,7 @@ def recipe(model, name, kernel=None, stride=1, techniques="yes", mini=False):
         hp = exp_kernels.recipe(model, name, techniques, mini)
     else:
         hp = exp_multitask.recipe(model, name, techniques, mini)
-    return hp | (MINI.get(name, {}) if mini else {}) | {"stride": stride}
+    return hp | {"stride": stride}
 
 
 def build(task, hp):
@@ -262,12 +261,15 @@ def run_cell(args, name, model, kernel, stride, seed):
 def report(args):
     found = records.report_records(args, __file__, TASKS, NAMES, ("stride", "kernel", "techniques"))
     own = {(r["task"], label(r["model"], r["cell"]), r["seed"]) for r in found}
-    dialled = {(r["task"], r["cell"].get("kernel"), r["cell"].get("techniques")) for r in found}
-    # Convolutions at s = 1 are cells of exp_locality: the same training, number for number.
-    for r in records.report_records(args, exp_locality.__file__, TASKS, ("conv",), ("kernel", "techniques")):
-        r = r | {"cell": {"stride": 1} | r["cell"], "hp": {"block": "conv", "stride": 1} | r["hp"]}
-        if (r["task"], r["cell"]["kernel"], r["cell"].get("techniques")) in dialled:
-            found += [r] * ((r["task"], label(r["model"], r["cell"]), r["seed"]) not in own)
+    dialled = {(r["task"], label(r["model"], r["cell"] | {"stride": 1})) for r in found}
+    # At s = 1 these are cells of other scripts: the same training, number for number.
+    for script in (exp_locality, exp_multitask, exp_kernels):
+        for r in records.report_records(args, script.__file__, TASKS, NAMES, ("kernel", "techniques")):
+            cell = {k: v for k, v in r["cell"].items() if v != "yes"} | {"stride": 1}
+            r = r | {"cell": cell, "hp": {"block": "conv", "stride": 1} | r["hp"]}
+            row = label(r["model"], cell)
+            if (r["task"], row) in dialled and (r["task"], row, r["seed"]) not in own:
+                found.append(r)
     found.sort(key=lambda r: (list(NAMES).index(r["model"]), r["cell"].get("kernel", 0)))
     for tier in ("mini", "paper"):
         cells = {}
