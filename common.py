@@ -154,12 +154,25 @@ OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_te
 OVERRIDES += ("max_length", "limit_test")
 
 
+def for_terminals(docstring, width=80):
+    """A docstring as -h shows it: paragraphs filled; of an example that is too long the explanation, which
+    two spaces set apart, on a line of its own."""
+    blocks = []
+    for block in docstring.split("\n\n"):
+        if not block.startswith(" "):
+            block = textwrap.fill(block, width)
+        lines = block.splitlines()
+        blocks.append("\n".join(x if len(x) <= width else re.sub(r"(?<=\S)  +", "\n        ", x) for x in lines))
+    return "\n\n".join(blocks)
+
+
 def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags that every experiment has; `tasks` are the columns of its table. techniques:
     with the flags of paper A's training techniques; trains: with those that change a recipe."""
-    paragraphs = [p if p.startswith(" ") else textwrap.fill(p, 80) for p in description.split("\n\n")]
     parser = argparse.ArgumentParser(
-        description="\n\n".join(paragraphs), formatter_class=argparse.RawDescriptionHelpFormatter
+        usage="python %(prog)s --task TASK [TASK ...] [flags]",
+        description=for_terminals(description),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # fmt: off
     add = parser.add_argument_group("what to run").add_argument
