@@ -157,13 +157,12 @@ OVERRIDES += ("max_length", "limit_test")
 def for_terminals(docstring, width=80):
     """A docstring as -h shows it: paragraphs filled; of an example that is too long the explanation, which
     two spaces set apart, on a line of its own."""
-    blocks = []
-    for block in docstring.split("\n\n"):
-        if not block.startswith(" "):
-            block = textwrap.fill(block, width)
-        lines = block.splitlines()
-        blocks.append("\n".join(x if len(x) <= width else re.sub(r"(?<=\S)  +", "\n        ", x) for x in lines))
-    return "\n\n".join(blocks)
+
+    def fitting(line):
+        return line if len(line) <= width else re.sub(r"(?<=\S)  +", "\n        ", line)
+
+    blocks = [b if b.startswith(" ") else textwrap.fill(b, width) for b in docstring.split("\n\n")]
+    return "\n\n".join("\n".join(map(fitting, block.splitlines())) for block in blocks)
 
 
 def make_parser(description, tasks, techniques=True, trains=True):

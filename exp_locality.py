@@ -77,7 +77,7 @@ CLAIMS = [
     ("Image: K = 31 over K = 5", [(1, "image", "K=31"), (-1, "image", "K=5")], 5, None),
     ("ListOps: K = 31 over K = 5", [(1, "listops", "K=31"), (-1, "listops", "K=5")], 2, None),
     ("Text: K = 31 against K = 5", [(1, "text", "K=31"), (-1, "text", "K=5")], -1.5, 1.5),
-    ("Text, no techniques: the same",
+    ("Text, no techniques: K = 31 against K = 5",
      [(1, "text", "K=31, no techniques"), (-1, "text", "K=5, no techniques")], -1.5, 1.5),
 ]  # fmt: skip
 

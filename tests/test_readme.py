@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import claims
 import common
 import data
 import models
@@ -127,7 +128,8 @@ def commands():
 
 
 def test_every_script_is_quoted():
-    assert {"data", "bench", *(f"exp_{name}" for name in EXPERIMENTS)} == {name for name, *_ in commands()}
+    scripts = {"data", "bench", "claims", *(f"exp_{name}" for name in EXPERIMENTS)}
+    assert scripts == {name for name, *_ in commands()}
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -201,6 +203,15 @@ def test_tables_show_what_the_scripts_print():
     assert read and not any(r["smoke"] or r["dirty"] for r in read)
     shown = {page: PAGES[page] for page in PRINTED}
     assert shown == printed(), "PYTHONPATH=. python tests/test_readme.py writes them"
+
+
+def test_the_picture_of_claims_shows_every_verdict(tmp_path):
+    shown = claims.measured(tmp_path)
+    verdicts = re.findall(r"(supports|CONTRADICTS|beyond this tier) *\|$", PAGES["tables-mini"], re.MULTILINE)
+    assert [row[-1] for row in shown] == verdicts and len(verdicts) > 10
+    sides = {row[1]: claims.ends(row[5], -99, 99) for row in shown}
+    assert sides["Image: K = 31 over K = 5"] == (5, 99)
+    assert sides["Text: K = 31 against K = 5"] == (-1.5, 1.5)
 
 
 def test_readme_has_no_number_of_its_own():
