@@ -142,7 +142,7 @@ TABLES = {  # S4D is S4 with a diagonal matrix
 MINI6 = dict(
     depth=(4, 4, 2, 2, 4), d_model=64, d_hidden=128, d_attention=32, n_ssm=None, blocks=1, dropout=0.0,
     embedding_dropout=0.0, embedding_std=0.125, lr=1e-3, weight_decay=0.05,
-    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(4, 10, 8, 8, 6),
+    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(4, 10, 6, 6, 6),
 )
 MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
 MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)

@@ -60,7 +60,7 @@ MINI5 = TABLE5 | dict(
     d_ff         = (   128,     128,    128,    128,    128),
     lr           = (  1e-3,    1e-3,   1e-3,   1e-3,   1e-3),
     batch_size   = (    32,      32,     32,     16,     32),
-    epochs       = (     6,       4,     10,      8,      8),
+    epochs       = (     6,       4,     10,      6,      6),
 )
 
 # MEGA: the sizes and rates of facebookresearch/mega, whose column order this is, with the exceptions of
@@ -98,7 +98,7 @@ MINI_MEGA = TABLE_MEGA | dict(
     lr           = (  1e-3,    1e-3,    1e-3,    1e-3,    1e-3),
     batch_size   = (    32,      16,      32,      32,      32),
     weight_decay = (  0.05,    0.01,    0.01,    0.05,    0.05),
-    epochs       = (     6,       8,       8,       4,      10),
+    epochs       = (     6,       6,       6,       4,      10),
 )
 # MEGA ‡, the block of the authors' public code: MEGA's sizes, and its rate where that is not too high for it.
 SHARED = ("depth", "d_model", "d_hidden", "d_attention", "ema_dim", "dropout", "clip", "batch_size")
