@@ -55,7 +55,7 @@ TABLE5 = dict(
 # The mini tier: the rows that differ.
 MINI5 = TABLE5 | dict(
     d_model      = (    64,      64,     64,     64,     64),
-    depth        = (     4,       4,      4,      2,      2),
+    depth        = (     4,       2,      2,      2,      2),
     heads        = (     2,       2,      2,      2,      2),
     d_ff         = (   128,     128,    128,    128,    128),
     lr           = (  1e-3,    1e-3,   1e-3,   3e-3,   3e-3),
@@ -88,7 +88,7 @@ TABLE_MEGA = dict(
     epochs       = (   120,      80,      60,     200,      67),
 )
 MINI_MEGA = TABLE_MEGA | dict(
-    depth        = (     4,       2,       2,       4,       4),
+    depth        = (     4,       2,       2,       2,       2),
     d_model      = (    64,      64,      64,      64,      64),
     d_hidden     = (   128,     128,     128,     128,     128),
     d_attention  = (    32,      32,      32,      32,      32),
