@@ -265,9 +265,10 @@ def column(table, tasks, task):
     return {row: values[tasks.index(task)] for row, values in table.items()}
 
 
-def overrides(args):
-    """What the flags say of a recipe, {row: value}; without those that were not given."""
-    return {row: value for row in OVERRIDES if (value := getattr(args, row, None)) is not None}
+def overrides(args, *further):
+    """What the flags say of a recipe, {row: value}, `further` rows included; without those not given."""
+    rows = *OVERRIDES, *further
+    return {row: value for row in rows if (value := getattr(args, row, None)) is not None}
 
 
 def flag(row):

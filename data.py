@@ -252,15 +252,16 @@ def document_rows(index, docs):
 # ------------------------------------------------------------------------------------------ corrupt, reorder
 
 
-def corrupt(batch, noise, vocab):
+def corrupt(batch, noise, vocab, mask_id=MASK, channels=1):
     """Paper A's corruption for denoising (Section 3, A.4): each real position is selected with probability
     0.3; of the selected, a third becomes any id, specials included as in the authors' code, and the rest
-    MASK. The clean ids stay in `batch.target`."""
-    shape, device = batch.tokens.shape, batch.tokens.device
-    selected = (torch.rand(shape, generator=noise, device=device) < 0.3) & batch.mask
-    random = torch.rand(shape, generator=noise, device=device) < 1 / 3
-    ids = torch.randint(vocab, shape, generator=noise, device=device)
-    tokens = torch.where(selected, torch.where(random, ids, MASK), batch.tokens)
+    `mask_id`. All channels of a position share its fate. The clean ids stay in `batch.target`."""
+    real, device = batch.mask[:, ::channels], batch.tokens.device
+    selected = (torch.rand(real.shape, generator=noise, device=device) < 0.3) & real
+    random = torch.rand(real.shape, generator=noise, device=device) < 1 / 3
+    ids = torch.randint(vocab, batch.tokens.shape, generator=noise, device=device)
+    ids = torch.where(random.repeat_interleave(channels, 1), ids, mask_id)
+    tokens = torch.where(selected.repeat_interleave(channels, 1), ids, batch.tokens)
     return batch._replace(tokens=tokens, target=batch.tokens, selected=selected)
 
 

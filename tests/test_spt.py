@@ -23,9 +23,7 @@ from exp_spt import Cell
 
 torch.set_num_threads(1)
 LENGTH = 48  # positions of the tiny tasks
-EVERY = [
-    (m, name) for m, table in exp_spt.MODELS.items() for name, d in zip(exp_spt.TASKS, table["depth"]) if d
-]
+EVERY = [(m, name) for m in exp_spt.MODELS for name in exp_spt.TASKS if m in exp_spt.models_of(name)]
 
 
 def generator(seed=0):
@@ -284,7 +282,7 @@ def test_no_value_of_a_recipe_changes_by_accident():
     """A change of the tables makes other cells of all that was trained; meant, it comes with a new digest."""
     arms = [(o, i) for o in exp_spt.OBJECTIVES for i in exp_spt.INITS]
     found = [exp_spt.recipe(name, Cell(model, *arm)) for model, name in EVERY for arm in arms]
-    mini = [(m, name) for m, name in EVERY if exp_spt.has_recipe(name, m, mini=True)]
+    mini = [(m, name) for m, name in EVERY if m in exp_spt.models_of(name, mini=True)]
     found += [exp_spt.recipe(name, Cell(model, *arm), mini=True) for model, name in mini for arm in arms]
     text = json.dumps(found, sort_keys=True)
     assert len(mini) == 16 and hashlib.sha256(text.encode()).hexdigest()[:12] == "704e5d2b6a89"
@@ -400,9 +398,10 @@ def test_commands_of_old_records_still_name_their_runs():
         task = replace(tiny(r["task"], n=r["limit"]), source={"hash": r["data"]["hash"]})
         args, names = exp_spt.make_parser().parse_args(r["argv"][1:]), []
         for cell in exp_spt.cells(args, r["task"]):
-            both = exp_spt.recipe(r["task"], cell, args, task=task)
-            named = exp_spt.identities(args, task, cell, *both, r["seed"])
-            names += [records.run_name(identity) for identity in named if identity]
+            for hp, pretraining in zip(exp_spt.recipe(r["task"], cell, args, task=task), (True, False)):
+                if hp:
+                    made = exp_spt.identity(args, task, cell, hp, r["seed"], pretraining)
+                    names.append(records.run_name(made))
         assert r["run"] in names
 
 
