@@ -533,22 +533,6 @@ def tuned(cell):
     return [f"{model} {arm}{init}" for init in ("", " random" * (cell.init == "random")) for arm in arms]
 
 
-def with_flags(rows, name, cell, args):
-    """A flat recipe with what the flags say instead. A total of ours has the same batch size, hence the same
-    number of steps, in every arm."""
-    given = common.overrides(args, "lr_pretrain", "epochs_pretrain", "hours") | {"fraction": cell.fraction}
-    if args.steps and rows["share"] is None:
-        rows["share"] = MINI["share"]
-    if args.smoke:
-        rows |= {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
-    elif rows["share"] is not None and (args.epochs or args.steps or args.limit):
-        scratch = paper_recipe(name, cell._replace(objective="none"), args.mini)
-        given = {"batch_size": scratch["batch_size"]} | given
-    if "batch_size" in given:
-        given["batch_size_pretrain"] = given["batch_size"]
-    return rows | given
-
-
 def recipe(name, cell, args=None, mini=False, task=None):
     """(of the pretraining or None, of the fine-tuning or the only training): as the paper has them, or as the
     flags `args` change them. The second has a row of what is different in the first.
@@ -557,7 +541,18 @@ def recipe(name, cell, args=None, mini=False, task=None):
     """
     rows = paper_recipe(name, cell, args.mini if args else mini)
     if args:
-        rows = with_flags(rows, name, cell, args)
+        given = common.overrides(args, "lr_pretrain", "epochs_pretrain", "hours")
+        if args.steps and rows["share"] is None:
+            rows["share"] = MINI["share"]
+        if args.smoke:
+            rows |= {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
+        elif rows["share"] is not None and (args.epochs or args.steps or args.limit):
+            # A total of ours: equal batches make it equally many steps in every arm.
+            scratch = paper_recipe(name, cell._replace(objective="none"), args.mini)
+            given = {"batch_size": scratch["batch_size"]} | given
+        if "batch_size" in given:
+            given["batch_size_pretrain"] = given["batch_size"]
+        rows |= given | {"fraction": cell.fraction}
     share, table, horizon = (rows.pop(row, None) for row in ("share", "table_epochs", "horizon"))
     alone = cell.objective in ALONE
     for unit in ("epochs", "steps", "hours"):
@@ -605,9 +600,8 @@ def load(args, name, cell):
 def identity(args, task, cell, hp, seed, pretraining=False):
     """What makes a half this half; see records.make_identity. A pretraining knows neither the share, which is
     in its recipe, nor what only fine-tuning reads."""
-    label = cell.label()
-    if pretraining:
-        label = {row: value for row, value in label.items() if row not in ("share", "pooling")}
+    unknown = ("share", "pooling") if pretraining else ()
+    label = {row: value for row, value in cell.label().items() if row not in unknown}
     made = records.make_identity(args, __file__, task, cell.model, label, seed, hp)
     return made | {"exp": made["exp"] + "-pretrain" * pretraining}
 
