@@ -20,6 +20,7 @@ Paper B: "Never Train from Scratch" (arXiv 2310.02980).
 """
 
 import argparse
+import copy
 import math
 from itertools import product
 from pathlib import Path
@@ -191,7 +192,7 @@ def kernel_profile(block, L):
     """
     with torch.no_grad():
         if hasattr(block, "system"):
-            return state_profile(*block.system(), L)
+            return state_profile(*copy.deepcopy(block).double().system(), L)
         peak, energy = torch.zeros(2, L, dtype=torch.float64)
         for taps, first in block.taps(L):
             there = slice(first, first + taps.shape[1])

@@ -110,11 +110,6 @@ def real_parameter(z):
     return nn.Parameter(torch.view_as_real(z.resolve_conj()).to(torch.get_default_dtype()).clone())
 
 
-def complex_normal(*shape):
-    """Standard complex normal, real parts (..., 2): total variance 1, so 1/2 in each."""
-    return torch.randn(*shape, 2) * math.sqrt(0.5)
-
-
 def log_uniform(low, high, *shape):
     return torch.empty(shape).uniform_(math.log(low), math.log(high))
 
@@ -213,6 +208,9 @@ class ResidualBlock(nn.Module):
             return F.dropout(x, self.dropout, self.training)
         return F.dropout1d(x.mT, self.dropout, self.training).mT if self.dropout else x
 
+    def taps(self, L):  # see the top of this file; of a block with a kernel(L) -> rows from lags 0 and -1 on
+        return [(taps[:, : L - first], first) for first, taps in enumerate(self.kernel(L))]
+
 
 # ------------------------------------------------------------------------------------------ long convolutions
 
@@ -223,15 +221,17 @@ def fft_size(minimum):
 
 
 @full_precision
-def long_conv(u, k_fwd, k_bwd=None, bwd_lag=1, skip=None):
-    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + bwd_lag] + skip u_t, zero outside 0 .. L - 1.
+def long_conv(u, k_fwd, k_bwd=None, skip=None):
+    """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + 1] + skip u_t, zero outside 0 .. L - 1.
 
     u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or (C, K), (C,) with C dividing H: channel h then uses kernel
-    h mod C. -> (B, H, L). bwd_lag is 1 for all layers but MEGA, whose two directions both include position t:
-    0. O(H L log L).
+    h mod C. -> (B, H, L). O(H L log L).
     """
+    L = u.shape[2]
+    k_fwd = k_fwd if k_fwd.shape[1] <= L else k_fwd[:, :L]
+    k_bwd = k_bwd if k_bwd is None or k_bwd.shape[1] < L else k_bwd[:, : L - 1]
     kernels = (k if k is None else at_least_float32(k) for k in (k_fwd, k_bwd, skip))
-    return ConvolveFFT.apply(at_least_float32(u), *kernels, bwd_lag)
+    return ConvolveFFT.apply(at_least_float32(u), *kernels)
 
 
 class ConvolveFFT(torch.autograd.Function):
@@ -246,41 +246,34 @@ class ConvolveFFT(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, u, k_fwd, k_bwd, skip, bwd_lag):
-        L, lag_0 = u.shape[2], 1 - bwd_lag  # lag_0: taps of k_bwd that belong to place 0
-        a, b = min(L, k_fwd.shape[1]), 0 if k_bwd is None else min(L - 1, k_bwd.shape[1] - lag_0)
+    def forward(ctx, u, k_fwd, k_bwd, skip):
+        L, a, b = u.shape[2], k_fwd.shape[1], 0 if k_bwd is None else k_bwd.shape[1]
         n = fft_size(L + max(a - 1, b))
-        parts = [k_fwd[:, :a], k_fwd.new_zeros(len(k_fwd), n - a - b)]
-        parts += [k_bwd[:, lag_0 : lag_0 + b].flip(1)] if b else []
-        kernel = torch.cat(parts, 1)
-        if k_bwd is not None and lag_0:
-            kernel[:, 0].add_(k_bwd[:, 0])
+        parts = [k_fwd, k_fwd.new_zeros(len(k_fwd), n - a - b)]
+        kernel = torch.cat(parts + ([k_bwd.flip(1)] if b else []), 1)
         if skip is not None:
             kernel[:, 0].add_(skip)
         spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
         ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
-        ctx.sizes = n, a, b, lag_0, *(None if k is None else k.shape[-1] for k in (k_fwd, k_bwd, skip))
+        ctx.sizes = n, a, b
         product = tiled(spectrum_u, kernel) * spectrum_k
         return torch.fft.irfft(product.flatten(1, 2), n=n)[..., :L]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        u, spectrum_k = ctx.saved_tensors
-        n, a, b, lag_0, forward_taps, backward_taps, skip = ctx.sizes
+        (u, spectrum_k), (n, a, b) = ctx.saved_tensors, ctx.sizes
         spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=n), spectrum_k)
         spectrum = tiled(torch.fft.rfft(grad, n=n), spectrum_k)
         grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
         kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
-        zero, k_fwd, k_bwd = kernel[:, 0], kernel[:, :a], None
-        if a < forward_taps:  # the others lie beyond the sequence
-            k_fwd = F.pad(k_fwd, (0, forward_taps - a))
-        if backward_taps:
-            k_bwd = kernel[:, n - b :].flip(1)
-            k_bwd = torch.cat([kernel[:, :1], k_bwd], 1) if lag_0 else k_bwd
-        if backward_taps and b + lag_0 < backward_taps:
-            k_bwd = F.pad(k_bwd, (0, backward_taps - b - lag_0))
-        return grad_u, k_fwd, k_bwd, zero if skip else None, None
+        _, _, k_bwd, skip = ctx.needs_input_grad
+        return (
+            grad_u,
+            kernel[:, :a],
+            kernel[:, n - b :].flip(1) if k_bwd else None,
+            kernel[:, 0] if skip else None,
+        )
 
 
 def tiled(x, kernel):
@@ -297,6 +290,7 @@ def power_table(log_pole, exponents):
     return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
 
 
+@full_precision
 def power_sum(c, log_pole, L):
     """K[c, h, l] = Re sum_n c[c, h, n] exp(l log_pole[h, n]), l = 0 .. L - 1, by matrix products.
 
@@ -444,37 +438,32 @@ def rotary_frequencies(width, base=10000.0, disable_half=False):
     return theta
 
 
-def rotate(x, theta):
-    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2.
-    Phases in at least float32: in bf16 they would be wrong by whole turns at L = 4,096."""
-    phase_type = torch.promote_types(theta.dtype, torch.promote_types(x.dtype, torch.float32))
-    t = torch.arange(x.shape[-2], device=x.device, dtype=phase_type)
-    phase = torch.outer(t, theta.to(phase_type))
-    cos, sin = phase.cos(), phase.sin()
-    even, odd = at_least_float32(x).unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
-
-
 def rotary_turns(L, dtype, *frequencies):
     """exp(i t theta_m), (L, width / 2) complex of the real type `dtype`."""
     phase = torch.outer(torch.arange(L, dtype=torch.float64), rotary_frequencies(*frequencies))
     return torch.polar(torch.ones_like(phase), phase).to(dtype.to_complex())
 
 
-def rotate_by(x, *frequencies):
-    """rotate(x, rotary_frequencies(*frequencies)) with a kept table of turns: one complex product."""
+def rotate(x, *frequencies):
+    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2,
+    theta = rotary_frequencies(*frequencies). In bf16 phases would be wrong by whole turns at L = 4,096."""
+    pairs, L = at_least_float32(x).unflatten(-1, (-1, 2)), x.shape[-2]
     if torch.compiler.is_compiling():  # the compiler fuses real arithmetic, and no complex one
-        return rotate(x, rotary_frequencies(*frequencies).to(x.device, torch.float32))
-    z = torch.view_as_complex(at_least_float32(x).unflatten(-1, (-1, 2)))
-    longest = 1 << (x.shape[-2] - 1).bit_length()  # few different tables
-    turns = constant(rotary_turns, longest, z.real.dtype, *frequencies, device=x.device)
-    return torch.view_as_real(z * turns[: x.shape[-2]]).flatten(-2).to(x.dtype)
+        theta = rotary_frequencies(*frequencies).to(x.device, pairs.dtype)
+        phase = torch.outer(torch.arange(L, device=x.device, dtype=pairs.dtype), theta)
+        (even, odd), cos, sin = pairs.unbind(-1), phase.cos(), phase.sin()
+        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
+    else:
+        longest = 1 << (L - 1).bit_length()  # few different tables
+        turns = constant(rotary_turns, longest, pairs.dtype, *frequencies, device=x.device)
+        turned = torch.view_as_real(torch.view_as_complex(pairs) * turns[:L])
+    return turned.flatten(-2).to(x.dtype)
 
 
 def sinusoidal_positions(L, width, base=10000.0):
     """PE[t, 2 m] = sin(t theta_m), PE[t, 2 m + 1] = cos(t theta_m): (L, width) float64."""
-    phase = torch.outer(torch.arange(L, dtype=torch.float64), rotary_frequencies(width + width % 2, base))
-    return torch.stack([phase.sin(), phase.cos()], -1).flatten(-2)[:, :width]
+    turns = rotary_turns(L, torch.float64, width + width % 2, base)
+    return torch.view_as_real(turns).flip(-1).flatten(1)[:, :width]
 
 
 def keys_to_see(mask, rows=1, first=0, causal=False, band=None):
@@ -527,10 +516,10 @@ class Attention(nn.Module):
         qk, v = self.qkv_linear(x).split((2 * D, D), -1)
         qk = qk.unflatten(-1, (2, D)).transpose(1, 2)  # (B, 2, L, D): q and k turn together
         if self.rotary == "full":
-            qk = rotate_by(qk, *self.frequencies)
+            qk = rotate(qk, *self.frequencies)
         qk, v = (z.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for z in (qk, v))
         if self.rotary == "heads":
-            qk = rotate_by(qk, *self.frequencies)
+            qk = rotate(qk, *self.frequencies)
         q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
         if self.kind == "linear":
             y = linear_attention(q, k, v, mask)
@@ -596,12 +585,9 @@ class TransformerBlock(ResidualBlock):
 
     def forward(self, x, mask):
         if self.conv:
-            x = self.residual(x, mask, self.norm_conv, self.convolve)
+            x = self.residual(x, mask, self.norm_conv, lambda z, mask: self.conv(zero_padding(z, mask).mT).mT)
         x = self.residual(x, mask, self.norm1, self.attention)
         return self.residual(x, mask, self.norm2, self.feed_forward)
-
-    def convolve(self, x, mask):
-        return self.conv(zero_padding(x, mask).mT).mT
 
     def feed_forward(self, x, mask):
         return self.output_linear(self.activation(self.input_linear(x)))
@@ -611,16 +597,6 @@ class TransformerBlock(ResidualBlock):
 
 
 # ------------------------------------------------------------------------------------------ gMLP
-
-
-def toeplitz_gate_conv(z, kernel, bias):
-    """gMLP's token mixing: z (B, H, L), kernel (C, 2 M + 1) centred, M >= L - 1, bias (C,) -> (B, H, L).
-
-    y_t = sum_j kernel[j] z[t + M - j] + bias, a true convolution; channel h uses kernel and bias h mod C.
-    """
-    M = kernel.shape[1] // 2
-    y = long_conv(z, kernel[:, M:], kernel[:, :M].flip(1))
-    return (tiled(y, kernel) + at_least_float32(bias).unsqueeze(-1)).flatten(1, 2)
 
 
 class GMLPBlock(ResidualBlock):
@@ -648,24 +624,22 @@ class GMLPBlock(ResidualBlock):
         self.output_linear = nn.Linear(d_hidden, d_model)
 
     def kernel(self, L):
-        """Taps (C, 2 L - 1) around lag 0, free parameters times the constant; causal: zeros before lag 0."""
+        """Taps (C, L) at lags 0, 1, ... and, unless causal, (C, L - 1) at lags -1, -2, ..."""
         require_length(L, self.max_length, "gMLP was built")
+        taps = self.scale * self.kernel_taps
         if self.causal:
-            return self.scale * F.pad(self.kernel_taps[:, :L], (L - 1, 0))
-        return self.scale * self.kernel_taps[:, self.max_length + 1 - L : self.max_length + L]
+            return [taps[:, :L]]
+        past, future = taps[:, self.max_length :], taps[:, : self.max_length].flip(1)
+        return [past[:, :L], future[:, : L - 1]]
 
     def mix(self, x, mask):
         gate, z = F.gelu(self.input_linear(x)).chunk(2, -1)
-        z = zero_padding(z, mask).transpose(1, 2)
+        z = zero_padding(z, mask)
         # The norm removes what the biases have in common, 1 at the start. Added to it, a convolution of 1e-6
         # would lose a tenth of itself to float32's rounding, and the gradients as much.
         bias = self.kernel_bias - self.kernel_bias.mean()
-        z = toeplitz_gate_conv(z, self.kernel(z.shape[2]), bias).transpose(1, 2)
-        return self.output_linear(gate * self.norm_gate(z))
-
-    def taps(self, L):
-        taps = self.kernel(L)
-        return [(taps[:, L - 1 :], 0), (taps[:, : L - 1].flip(1), 1)]
+        z = long_conv(z.mT, *self.kernel(z.shape[1])).mT.unflatten(2, (-1, len(bias))) + bias
+        return self.output_linear(gate * self.norm_gate(z.flatten(2)))
 
 
 # ------------------------------------------------------------------------------------------ S4
@@ -689,16 +663,14 @@ class KernelBlock(ResidualBlock):
         y = long_conv(x.mT, *self.kernel(x.shape[1]), skip=self.skip_weight).mT.contiguous()
         return F.glu(self.output_linear(self.drop(F.gelu(y))))
 
-    def taps(self, L):
-        return [(taps[:, : L - first], first) for first, taps in enumerate(self.kernel(L))]
-
 
 def legs_basis(N):
-    """HiPPO-LegS where its normal part is diagonal: Lambda (n,), V (N, n), P (n,), B (n,), from float64.
+    """HiPPO-LegS where its normal part is diagonal: Lambda, P, B (n,) and V (N, n), complex128.
 
     A = -sqrt((2i+1)(2k+1)) below the diagonal, -(i+1) on it; A + p p^T = -1/2 + skew, p_i = sqrt(i + 1/2).
     The skew part has eigenvalues +-i w with unit vectors V; kept is the half of negative imaginary part.
-    Lambda = -1/2 + i w, P = V* p, B = V* b, b_i = sqrt(2i+1).
+    Lambda = -1/2 + i w, P = V* p, B = V* b, b_i = sqrt(2i+1). From version 4 on S4's code keeps |Im B| <= 2;
+    version 3, behind both papers' numbers, does not.
     """
     i = torch.arange(N, dtype=torch.float64)
     b, p = torch.sqrt(2 * i + 1), torch.sqrt(i + 0.5)
@@ -706,14 +678,7 @@ def legs_basis(N):
     w, V = torch.linalg.eigh(-1j * (skew - skew.T))
     w, V = w[: N // 2], V[:, : N // 2]
     V = V * (V[0].abs() / V[0])  # unique up to a phase: the first component is real
-    return torch.complex(torch.full_like(w, -0.5), w), V, V.mH @ p.to(V.dtype), V.mH @ b.to(V.dtype)
-
-
-def hippo_legs(N):
-    """S4's start: Lambda, P, B (N / 2,) complex128, the half of negative imaginary part. From version 4 on
-    S4's code keeps |Im B| <= 2; version 3, behind both papers' numbers, does not."""
-    Lambda, _, P, B = legs_basis(N)
-    return Lambda, P, B
+    return torch.complex(torch.full_like(w, -0.5), w), V.mH @ p.to(V.dtype), V.mH @ b.to(V.dtype), V
 
 
 def dplr_c_tilde(Lambda, P, C, dt, L):
@@ -809,91 +774,57 @@ class S4Block(KernelBlock):
     Source: Gu et al. 2021; state-spaces/s4, version 3.
     """
 
+    low_rank = True  # whether A has P
+
     def __init__(
         self, d_model, d_state=64, max_length=1024, n_ssm=None, dt_min=0.001, dt_max=0.1, ssm_lr=0.001,
         dt_lr=None, **block,
     ):  # fmt: skip
         super().__init__(d_model, **block)
         self.max_length = max_length
-        Lambda, P, B = (z.repeat(n_ssm or d_model, 1) for z in hippo_legs(d_state))
+        Lambda, P, B = (z.repeat(n_ssm or d_model, 1) for z in legs_basis(d_state)[:3])
         log_dt = log_uniform(dt_min, dt_max, d_model)
-        C = torch.view_as_complex(complex_normal(self.rows, d_model, d_state // 2))
-        C = dplr_c_tilde(*per_feature(d_model, Lambda, P), C, log_dt.exp(), max_length)
+        C = torch.view_as_complex(torch.randn(self.rows, d_model, d_state // 2, 2) * math.sqrt(0.5))
         self.log_dt = nn.Parameter(log_dt)
         self.log_A_real = nn.Parameter((-Lambda.real).log().to(log_dt.dtype))
         self.A_imag = nn.Parameter(Lambda.imag.to(log_dt.dtype))
-        self.P, self.B, self.kernel_C = real_parameter(P), real_parameter(B), real_parameter(C)
-        own_optimizer([self.log_A_real, self.A_imag, self.P, self.B], ssm_lr)
+        if self.low_rank:
+            C = dplr_c_tilde(*self.per_feature(Lambda, P), C, log_dt.exp(), max_length)
+            self.P = real_parameter(P)
+        self.B, self.kernel_C = real_parameter(B if self.low_rank else torch.ones_like(B)), real_parameter(C)
+        own_optimizer([self.log_A_real, self.A_imag, self.B, *([self.P] if self.low_rank else [])], ssm_lr)
         own_optimizer([self.log_dt], dt_lr)
+
+    def per_feature(self, *copied):  # each (n_ssm, n) -> (H, n)
+        return [z.repeat(len(self.log_dt) // len(z), 1) for z in copied]
 
     def kernel(self, L):
         require_length(L, self.max_length, "S4 was built")
         Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
-        system = per_feature(len(self.log_dt), Lambda, as_complex(self.P), as_complex(self.B))
+        system = self.per_feature(Lambda, as_complex(self.P), as_complex(self.B))
         return dplr_kernel(*system, self.kernel_C, self.log_dt.exp(), self.max_length)[..., :L]
-
-
-def per_feature(features, *copied):
-    """Each (n_ssm, n) -> (features, n)."""
-    return [z if len(z) == features else z.repeat(features // len(z), 1) for z in copied]
 
 
 # ------------------------------------------------------------------------------------------ S4D
 
 
-@full_precision
-def diagonal_kernel(Lambda, B, C, dt, L):
-    """S4D's kernel, conjugate pairs implied: K[c, h, l] = 2 Re sum_n (C gain B)[c, h, n] pole[h, n]^l.
-
-    Lambda, B (H, n) complex, C (Ch, H, n) complex, dt (H,) -> (Ch, H, L) real. Source: Gu et al. 2022 (S4D).
-    """
-    Lambda, B, C = as_complex(Lambda), as_complex(B), as_complex(C)
-    log_pole, gain = zero_order_hold(Lambda, at_least_float32(dt).unsqueeze(-1))
-    return power_sum(C * (2 * gain * B), log_pole, L)
-
-
-class S4DBlock(KernelBlock):
+class S4DBlock(S4Block):
     """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
     Lambda starts at S4's ("legs"), B at 1. Arguments, learning rates and sharing between directions as in
-    S4Block. Source: Gu et al. 2022 (S4D); state-spaces/s4.
+    S4Block, but that any length will do. Source: Gu et al. 2022 (S4D); state-spaces/s4.
     """
 
-    def __init__(
-        self, d_model, d_state=64, n_ssm=None, dt_min=0.001, dt_max=0.1, ssm_lr=0.001, dt_lr=None, **block
-    ):
-        super().__init__(d_model, **block)
-        Lambda = hippo_legs(d_state)[0].repeat(n_ssm or d_model, 1)
-        self.log_dt = nn.Parameter(log_uniform(dt_min, dt_max, d_model))
-        self.log_A_real = nn.Parameter((-Lambda.real).log().to(self.log_dt.dtype))
-        self.A_imag = nn.Parameter(Lambda.imag.to(self.log_dt.dtype))
-        self.B = real_parameter(torch.ones_like(Lambda))
-        self.kernel_C = nn.Parameter(complex_normal(self.rows, d_model, d_state // 2))
-        own_optimizer([self.log_A_real, self.A_imag, self.B], ssm_lr)
-        own_optimizer([self.log_dt], dt_lr)
+    low_rank = False
 
     def kernel(self, L):
         Lambda = torch.complex(-self.log_A_real.exp(), self.A_imag)
-        system = per_feature(len(self.log_dt), Lambda, as_complex(self.B))
-        return diagonal_kernel(*system, self.kernel_C, self.log_dt.exp(), L)
+        Lambda, B = self.per_feature(Lambda, as_complex(self.B))
+        log_pole, gain = zero_order_hold(Lambda, self.log_dt.exp().unsqueeze(-1))
+        return power_sum(as_complex(self.kernel_C) * (2 * gain * B), log_pole, L)
 
 
 # ------------------------------------------------------------------------------------------ DLR
-
-
-@full_precision
-def dlr_kernel(Lambda, W, L):
-    """DLR's kernel: K[c, h, l] = Re sum_j W[c, h, j] exp(l Lambda[j]).
-
-    Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One (N, L) table of powers, the product of two short
-    ones, serves all features. Source: Gupta et al. 2022.
-    """
-    Lambda, W = as_complex(Lambda), as_complex(W)
-    T = 1 << round(math.log2(L) / 2)
-    left = power_table(Lambda, constant(torch.arange, 0, L, T, device=W.device))
-    right = power_table(Lambda, constant(torch.arange, T, device=W.device))
-    table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
-    return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
 
 class DLRBlock(KernelBlock):
@@ -913,30 +844,25 @@ class DLRBlock(KernelBlock):
         own_optimizer([self.A_root, self.A_imag, self.W], ssm_lr)
 
     def kernel(self, L):
-        return dlr_kernel(torch.complex(-self.A_root.square(), self.A_imag), self.W, L)
+        return dlr_kernel(torch.complex(-self.A_root.square(), self.A_imag), as_complex(self.W), L)
+
+
+@full_precision
+def dlr_kernel(Lambda, W, L):
+    """Re sum_j W[c, h, j] exp(l Lambda[j]) of Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One
+    (N, L) table of powers, the product of two short ones, serves all features."""
+    T = 1 << round(math.log2(L) / 2)
+    left = power_table(Lambda, constant(torch.arange, 0, L, T, device=W.device))
+    right = power_table(Lambda, constant(torch.arange, T, device=W.device))
+    table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
+    return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
 
 # ------------------------------------------------------------------------------------------ SGConv
 
 
-@full_precision
-def sgconv_kernel(sub_kernels, multiplier, L):
-    """SGConv's kernel before normalisation: S sub-kernels, each of twice the last one's length, less weight.
-
-    sub_kernels (S, Ch, H, d), multiplier (H,) -> (Ch, H, L), cut or padded to L:
-    concat_i multiplier^(S - 1 - i) * stretch(sub_kernels[i], 2^max(0, i - 1)). Source: Li et al. 2022.
-    """
-    sub_kernels, multiplier = at_least_float32(sub_kernels), at_least_float32(multiplier)
-    parts = []
-    for i, w in enumerate(sub_kernels):
-        stretched = F.interpolate(w, scale_factor=2.0 ** max(0, i - 1), mode="linear")
-        parts.append(stretched * multiplier.pow(len(sub_kernels) - 1 - i).unsqueeze(-1))
-    K = torch.cat(parts, -1)
-    return F.pad(K, (0, max(0, L - K.shape[-1])))[..., :L]
-
-
 class SGConvBlock(KernelBlock):
-    """SGConv: S sub-kernels of d free taps one after the other, each twice as long as the last and weaker.
+    """SGConv: S sub-kernels of d free taps one after the other, stretched by 1, 1, 2, 4, ... and ever weaker.
 
     kernel_dim      d; S = 1 + ceil(log2(max_length / d))
     position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
@@ -954,15 +880,17 @@ class SGConvBlock(KernelBlock):
         self.full_length = kernel_dim << (scales - 1)
         self.kernel_taps = nn.Parameter(torch.randn(scales, self.rows, d_model, kernel_dim))
         self.kernel_taps.optim = {"lr": kernel_lr}
-        multiplier = torch.full((d_model,), 2.0 if position_decay is None else 1.0)
-        self.register_buffer("multiplier", multiplier, persistent=False)
         self.register_buffer("kernel_scale", torch.ones(self.rows, d_model, 1))
         with torch.no_grad():
             self.kernel_scale.copy_(1 / self.kernel(self.full_length).norm(dim=-1, keepdim=True))
 
     def kernel(self, L):
         require_length(L, self.full_length, "SGConv was built")
-        K = sgconv_kernel(self.kernel_taps, self.multiplier, L)
+        stretches = [2.0 ** max(0, i - 1) for i in range(len(self.kernel_taps))]
+        K = [F.interpolate(w, scale_factor=s, mode="linear") for w, s in zip(self.kernel_taps, stretches)]
+        if self.position_decay is None:
+            K = [w * 2.0 ** (len(K) - 1 - i) for i, w in enumerate(K)]
+        K = torch.cat(K, -1)[..., :L]
         if self.position_decay is not None:
             K = K * torch.arange(1, L + 1, device=K.device, dtype=K.dtype).pow(-self.position_decay)
         return K * self.kernel_scale
@@ -998,18 +926,13 @@ class FreeBlock(KernelBlock):
 # ------------------------------------------------------------------------------------------ S5
 
 
-@full_precision
-def diagonal_scan(v, log_pole, bidirectional=False):
+class DiagonalScan(torch.autograd.Function):
     """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; bidirectional:
     also from the end, x_t = exp(log_pole) x_(t+1) + v_t.
 
-    v (P, B, L), log_pole (P,), complex -> [x] or [x, x from the end], each as v. O(P B L T), see scan_blocks.
+    v (P, B, L), log_pole (P,), complex -> (x,) or (x, x from the end), each as v. O(P B L T), see
+    scan_blocks. The gradient is the scan of the gradient, the other way round and with the conjugate pole.
     """
-    return DiagonalScan.apply(v, log_pole, bidirectional)
-
-
-class DiagonalScan(torch.autograd.Function):
-    """The gradient of a scan is the scan of the gradient, the other way round and with the conjugate pole."""
 
     @staticmethod
     def forward(ctx, v, log_pole, bidirectional):
@@ -1045,7 +968,7 @@ def scan_exponents(T, levels):
 
 
 def scan_blocks(v, steps, powers, from_the_end):
-    """One direction of diagonal_scan. A block of T positions is a product with powers of the pole p, from the
+    """One direction of DiagonalScan. A block of T positions is a product with powers of the pole p, from the
     end with their transpose. For T = 3:
             1  p  p^2
             .  1   p
@@ -1067,32 +990,33 @@ def scan_blocks(v, steps, powers, from_the_end):
     return x.flatten(2)[..., :L]
 
 
-def state_space(u, log_pole, B, C, bidirectional):
-    """y = Re(C x), x_t = exp(log_pole) x_(t-1) + B u_t; bidirectional: x also from the end, C = [C1, C2], and
-    both include position t. u (B, L, H); log_pole (P,), B (P, H), C (H, P or 2 P), complex -> (B, L, H)."""
-    (batch, L, H), P = u.shape, len(log_pole)
-    v = product(torch.view_as_real(B).mT.reshape(2 * P, H), u.reshape(-1, H).T)
-    v = torch.view_as_complex(v.view(P, 2, batch, L).movedim(1, 3).contiguous())
-    x = torch.cat([torch.view_as_real(x).movedim(3, 1) for x in diagonal_scan(v, log_pole, bidirectional)])
-    C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
-    return product(x.flatten(2).flatten(0, 1).T, C.T).view(batch, L, H)
+class StateSpaceBlock(ResidualBlock):
+    """Base of S5 and LRU: one state space for all features, a batch norm, dropout tied over positions.
+
+    system() -> (log pole (P,), B (P, H), C (H, P or 2 P)), complex, of x_t = exp(log pole) x_(t-1) + B u_t,
+    y = Re(C x) + D u. With two directions, unless causal, x also runs from the end, C = [forward, backward],
+    and both include position t. GELU in its tanh form, dense layers LeCun normal, as in the authors' JAX
+    code. O(P L H).
+    """
+
+    def __init__(self, d_model, causal=False, norm="batch", tie_dropout=True, **residual):
+        super().__init__(d_model, norm, tie_dropout=tie_dropout, **residual)
+        self.rows = 1 if causal else 2
+
+    def mix_states(self, u):  # (B, L, H) -> (B, L, H)
+        u, (log_pole, B, C) = at_least_float32(u), self.system()
+        (batch, L, H), P = u.shape, len(log_pole)
+        v = product(torch.view_as_real(B).mT.reshape(2 * P, H), u.reshape(-1, H).T)
+        v = torch.view_as_complex(v.view(P, 2, batch, L).movedim(1, 3).contiguous())
+        x = [torch.view_as_real(x).movedim(3, 1) for x in DiagonalScan.apply(v, log_pole, self.rows == 2)]
+        C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
+        y = product(torch.cat(x).flatten(2).flatten(0, 1).T, C.T).view(batch, L, H)
+        return torch.addcmul(y, self.skip_weight, u)
 
 
 def product(a, b):
     """a @ b in at least float32; on a GPU under autocast in its type, or it would be most of S5's step."""
     return at_least_float32(a @ b) if a.is_cuda else full_precision(torch.matmul)(a, b)
-
-
-def s5_apply(u, Lambda, B, C, D, log_step, bidirectional=False):
-    """S5's state space, conjugate pairs implied: x_t = pole x_(t-1) + gain B u_t, y = 2 Re(C x) + D u.
-
-    u (B, L, H), Lambda, log_step (P,), B (P, H), C (H, P), or (H, 2 P) when bidirectional, D (H,)
-    -> (B, L, H). Source: Smith et al. 2022 (S5).
-    """
-    u, Lambda, B, C = at_least_float32(u), as_complex(Lambda), as_complex(B), as_complex(C)
-    log_pole, gain = zero_order_hold(Lambda, at_least_float32(log_step).exp())
-    y = state_space(u, log_pole, gain.unsqueeze(-1) * B, C, bidirectional)
-    return torch.add(at_least_float32(D) * u, y, alpha=2)
 
 
 def lecun_normal_(weight, fan_in):
@@ -1108,8 +1032,8 @@ def lecun_linear(inputs, outputs):
     return linear
 
 
-class S5Block(ResidualBlock):
-    """S5: one state space for all features, x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, then a gate.
+class S5Block(StateSpaceBlock):
+    """S5: x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, zero-order hold, then a gate.
 
     d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
     activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
@@ -1118,8 +1042,7 @@ class S5Block(ResidualBlock):
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the run's learning rate and decay ("BfastandCdecay") instead of ssm_lr and none
     dt_global       log_step at the run's learning rate instead of ssm_lr
-    Both directions share all but C. GELU in its tanh form, dropout tied over time, dense layers LeCun normal,
-    all as in the authors' JAX code. O(P L H). Source: Smith et al. 2022; lindermanlab/S5.
+    Source: Smith et al. 2022; lindermanlab/S5.
     deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
     recipe of the run.
     deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
@@ -1127,22 +1050,20 @@ class S5Block(ResidualBlock):
 
     def __init__(
         self, d_model, d_state=256, blocks=1, activation="half_glu1", c_init="lecun", dt_min=0.001,
-        dt_max=0.1, clip_eigs=False, causal=False, ssm_lr=0.001, fast_B=False, dt_global=False, norm="batch",
-        norm_momentum=0.05, tie_dropout=True, **residual,
+        dt_max=0.1, clip_eigs=False, ssm_lr=0.001, fast_B=False, dt_global=False, norm_momentum=0.05, **block,
     ):  # fmt: skip
-        super().__init__(d_model, norm, norm_momentum, tie_dropout=tie_dropout, **residual)
-        self.causal, self.activation, self.clip_eigs = causal, activation, clip_eigs
-        P, rows = d_state // 2, 1 if causal else 2
-        Lambda, V, _, _ = legs_basis(d_state // blocks)
+        super().__init__(d_model, norm_momentum=norm_momentum, **block)
+        self.activation, self.clip_eigs = activation, clip_eigs
+        Lambda, _, _, V = legs_basis(d_state // blocks)
         V = torch.block_diag(*[V] * blocks).to(torch.complex64)  # (2 P, P)
         Lambda = Lambda.repeat(blocks)
         B = V.mH @ lecun_normal_(torch.empty(d_state, d_model), d_state).to(V.dtype)
-        C = torch.empty(rows, d_model, d_state, 2)
+        C = torch.empty(self.rows, d_model, d_state, 2)
         lecun_normal_(C, d_state if c_init == "trunc" else d_state * d_model)
         C = torch.cat(list(torch.view_as_complex(C) @ V), 1)
         self.Lambda_real = nn.Parameter(Lambda.real.to(torch.get_default_dtype()))
         self.Lambda_imag = nn.Parameter(Lambda.imag.to(torch.get_default_dtype()))
-        self.log_step = nn.Parameter(log_uniform(dt_min, dt_max, P))
+        self.log_step = nn.Parameter(log_uniform(dt_min, dt_max, d_state // 2))
         self.B_weight, self.C_weight = real_parameter(B), real_parameter(C)
         self.skip_weight = nn.Parameter(torch.randn(d_model))
         self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
@@ -1150,59 +1071,39 @@ class S5Block(ResidualBlock):
         own += [] if fast_B else [self.B_weight]
         own_optimizer([self.Lambda_real, self.Lambda_imag, *own], ssm_lr)
 
-    def Lambda(self):
+    def system(self):
         real = self.Lambda_real.clamp(max=-1e-4) if self.clip_eigs else self.Lambda_real
-        return torch.complex(real, self.Lambda_imag)
+        log_pole, gain = zero_order_hold(torch.complex(real, self.Lambda_imag), self.log_step.exp())
+        return log_pole, gain.unsqueeze(-1) * as_complex(self.B_weight), 2 * as_complex(self.C_weight)
 
     def mix(self, u, mask):
-        weights = self.B_weight, self.C_weight, self.skip_weight, self.log_step
-        y = s5_apply(u, self.Lambda(), *weights, not self.causal)
+        y = self.mix_states(u)
         q = self.drop(F.gelu(y, approximate="tanh"))
         if self.activation == "full_glu":
             return F.glu(self.gate_linear(q))
         return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
 
-    def system(self):
-        """log pole (P,), B (P, H), C (H, P or 2 P) of x_t = pole x_(t-1) + B u_t, y = Re(C x); complex128.
-        The halves of C are the two directions, both including position t."""
-        B, C = (torch.view_as_complex(p.double()) for p in (self.B_weight, self.C_weight))
-        log_pole, gain = zero_order_hold(self.Lambda().to(B.dtype), self.log_step.double().exp())
-        return log_pole, gain.unsqueeze(1) * B, 2 * C
-
 
 # ------------------------------------------------------------------------------------------ LRU
 
 
-def lru_apply(u, nu_log, theta_log, gamma_log, B, C, D, bidirectional=False):
-    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u.
-
-    lambda = exp(-exp(nu_log) + i exp(theta_log)), no conjugate pairs. u (B, L, H), nu_log, theta_log,
-    gamma_log (N,), B (N, H), C (H, N), or (H, 2 N) when bidirectional, D (H,) -> (B, L, H).
-    """
-    u, B, C = at_least_float32(u), as_complex(B), as_complex(C)
-    log_pole = torch.complex(-at_least_float32(nu_log).exp(), at_least_float32(theta_log).exp())
-    B = at_least_float32(gamma_log).exp().unsqueeze(-1) * B
-    return torch.addcmul(state_space(u, log_pole, B, C, bidirectional), at_least_float32(D), u)
-
-
-class LRUBlock(ResidualBlock):
-    """LRU: see lru_apply, then GLU(W GELU(y)).
+class LRUBlock(StateSpaceBlock):
+    """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u, then GLU(W GELU(y)), with
+    lambda = exp(-exp(nu_log) + i exp(theta_log)) and no conjugate pairs.
 
     lambda starts uniform in area on the ring r_min .. r_max, its phase up to max_phase; gamma = sqrt(1 -
-    |lambda|^2). d_state is N. ssm_lr is that of nu, theta, gamma and B, which do not decay. GELU in its tanh
-    form, dropout tied over time, dense layers LeCun normal, norm momentum .01 (flax's .99). O(N L H).
+    |lambda|^2). d_state is P. ssm_lr is that of nu, theta, gamma and B, which do not decay. norm_momentum is
+    flax's .99.
     Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
-    deviation: two directions as in S5, C of 2 N columns, where the original has one (causal=True).
+    deviation: two directions as in S5, C of 2 P columns, where the original has one (causal=True).
     deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
     """
 
     def __init__(
-        self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, causal=False, ssm_lr=0.001,
-        norm="batch", norm_momentum=0.01, tie_dropout=True, **residual,
+        self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, ssm_lr=0.001, norm_momentum=0.01,
+        **block,
     ):  # fmt: skip
-        super().__init__(d_model, norm, norm_momentum, tie_dropout=tie_dropout, **residual)
-        self.causal = causal
-        rows = 1 if causal else 2
+        super().__init__(d_model, norm_momentum=norm_momentum, **block)
         # Above zero, so that no logarithm is infinite; below one for the same reason when r_max = 1.
         u, v = torch.rand(2, d_state).clamp(1e-6, 1 - 1e-6)
         nu = -0.5 * torch.log(u * (r_max**2 - r_min**2) + r_min**2)
@@ -1210,51 +1111,39 @@ class LRUBlock(ResidualBlock):
         self.theta_log = nn.Parameter((max_phase * v).log())
         self.gamma_log = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * nu)))
         self.B_weight = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
-        self.C_weight = nn.Parameter(torch.randn(d_model, rows * d_state, 2) / math.sqrt(d_state))
+        self.C_weight = nn.Parameter(torch.randn(d_model, self.rows * d_state, 2) / math.sqrt(d_state))
         self.skip_weight = nn.Parameter(torch.randn(d_model))
         self.output_linear = lecun_linear(d_model, 2 * d_model)
         own_optimizer([self.nu_log, self.theta_log, self.gamma_log, self.B_weight], ssm_lr)
 
-    def mix(self, u, mask):
-        weights = self.B_weight, self.C_weight, self.skip_weight
-        y = lru_apply(u, self.nu_log, self.theta_log, self.gamma_log, *weights, not self.causal)
-        return F.glu(self.output_linear(self.drop(F.gelu(y, approximate="tanh"))))
-
     def system(self):
-        """As of S5Block."""
-        B, C = (torch.view_as_complex(p.double()) for p in (self.B_weight, self.C_weight))
-        log_pole = torch.complex(-self.nu_log.double().exp(), self.theta_log.double().exp())
-        return log_pole, self.gamma_log.double().exp().unsqueeze(1) * B, C
+        log_pole = torch.complex(-self.nu_log.exp(), self.theta_log.exp())
+        return (
+            log_pole,
+            self.gamma_log.exp().unsqueeze(-1) * as_complex(self.B_weight),
+            as_complex(self.C_weight),
+        )
+
+    def mix(self, u, mask):
+        return F.glu(self.output_linear(self.drop(F.gelu(self.mix_states(u), approximate="tanh"))))
 
 
 # ------------------------------------------------------------------------------------------ MEGA
 
 
-@full_precision
-def ema_kernel(alpha, delta, beta, gamma, L):
-    """MEGA's damped EMA: k[d, l] = n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha).
-
-    p = sigmoid(delta). All (D', n), alpha and delta before the logistic -> (D', L). Source: Ma et al. 2022,
-    Section 3.1; their code swaps the paper's names alpha and delta, and we follow the code.
-    """
-    alpha, delta, beta, gamma = (at_least_float32(x) for x in (alpha, delta, beta, gamma))
-    p = torch.sigmoid(delta)
-    weights = p * beta * gamma / math.sqrt(p.shape[-1])
-    below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
-    forgotten = (p * torch.sigmoid(alpha)).clamp(max=below_1)
-    return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), L)[0]
-
-
 class DampedEMA(nn.Module):
-    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x), n exponentials per feature.
+    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(drop(k * x) + omega x).
 
-    kernel(L) -> (D', L), D' = 2 D: forward rows first, then backward ones, both from lag 0; D' = D when
-    causal. truncation cuts the kernel. It starts with a memory of some 38 positions. O(D n L + D L log L).
+    kernel(L) -> (D', L), k[d, l] = scale n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha),
+    p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows first, then backward ones, both from lag
+    0; D' = D when causal. truncation cuts the kernel. It starts with a memory of some 38 positions.
+    O(D n L + D L log L). Source: Ma et al. 2022, Section 3.1; their code swaps the paper's names alpha and
+    delta, and we follow the code.
     """
 
-    def __init__(self, d_model, dim=16, causal=False, truncation=None):
+    def __init__(self, d_model, dim=16, causal=False, truncation=None, scale=1.0, dropout=0.0):
         super().__init__()
-        self.truncation = truncation
+        self.truncation, self.scale, self.dropout = truncation, scale, dropout
         shape = (1 if causal else 2) * d_model, dim
         self.alpha, self.delta = (nn.Parameter(0.2 * torch.randn(shape)) for _ in range(2))
         self.beta = nn.Parameter(0.02 * torch.randn(shape) + (-1.0) ** torch.arange(dim))
@@ -1262,11 +1151,18 @@ class DampedEMA(nn.Module):
         self.omega = nn.Parameter(torch.randn(d_model))
 
     def kernel(self, L):
-        return ema_kernel(self.alpha, self.delta, self.beta, self.gamma, min(L, self.truncation or L))
+        p = torch.sigmoid(self.delta)
+        weights = p * self.beta * self.gamma * (self.scale / math.sqrt(p.shape[1]))
+        below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
+        forgotten = (p * torch.sigmoid(self.alpha)).clamp(max=below_1)
+        taps = min(L, self.truncation or L)
+        return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), taps)[0]
 
     def forward(self, x):
-        kernels = self.kernel(x.shape[1]).split(x.shape[2])
-        return F.silu(long_conv(x.mT, *kernels, bwd_lag=0, skip=self.omega).mT)
+        past, *future = self.kernel(x.shape[1]).split(x.shape[2])
+        beyond = [future[0][:, 1:], future[0][:, 0]] if future else []  # long_conv starts it at lag -1
+        average = F.dropout(long_conv(x.mT, past, *beyond).mT, self.dropout, self.training)
+        return F.silu(torch.addcmul(average, self.omega, x))
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
@@ -1384,11 +1280,11 @@ class EMAAttention(nn.Module):
     ):
         super().__init__()
         D, E, Z = d_model, d_hidden, d_attention
-        self.sizes, self.dropout = (Z + E, D, D), dropout
+        self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
         # deviation: the authors' factor follows each batch's length, ours max_length.
-        self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
-        self.ema = DampedEMA(D, ema_dim, truncation=taps)
+        scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
+        self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale, dropout=dropout)
         with torch.no_grad():
             self.ema.omega.mul_(0.02)
         self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
@@ -1397,20 +1293,14 @@ class EMAAttention(nn.Module):
         self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
         self.frequencies = Z, base, disable_half
 
-    def kernel(self, L):
-        return self.scale * self.ema.kernel(L)
-
     def forward(self, x, mask):
         x = zero_padding(x, mask)
-        average = long_conv(x.mT, *self.kernel(x.shape[1]).split(x.shape[2]), bwd_lag=0).mT
-        average = F.dropout(average, self.dropout, self.training)
-        m = F.silu(torch.addcmul(average, self.ema.omega, x))
-        zg, h, p = self.ema_linear(m).split(self.sizes, -1)
+        zg, h, p = self.ema_linear(self.ema(x)).split(self.sizes, -1)
         z, g = F.silu(zg).split((self.frequencies[0], self.sizes[0] - self.frequencies[0]), -1)
         scale, bias = self.query_key_scale.unsqueeze(1), self.query_key_bias.unsqueeze(1)
         qk = torch.addcmul(bias, z.unsqueeze(1), scale)  # (B, 2, L, Z)
         v = F.silu(self.value_linear(x)).unsqueeze(1)
-        q, k = rotate_by(qk, *self.frequencies).to(v.dtype).split(1, 1)
+        q, k = rotate(qk, *self.frequencies).to(v.dtype).split(1, 1)
         # A GPU's fast kernels make no scores.
         attend = functools.partial(attend_in_pieces, self.attend) if x.device.type == "cpu" else self.attend
         h = F.silu(h + self.update_linear(g * attend(q, k, v, mask).squeeze(1)))
@@ -1442,19 +1332,17 @@ class EMAAttentionBlock(TransformerBlock):
         super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
 
     def taps(self, L):
-        return [(taps, 0) for taps in self.attention.kernel(L).chunk(2)]
+        return [(taps, 0) for taps in self.attention.ema.kernel(L).chunk(2)]
 
 
 # ------------------------------------------------------------------------------------------ minGRU
 
 
-def linear_scan(a, b):
-    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H)."""
-    return LinearScan.apply(a, b)
-
-
 class LinearScan(torch.autograd.Function):
-    """The gradient of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1)."""
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H).
+
+    The gradient of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1).
+    """
 
     @staticmethod
     def forward(ctx, a, b):
@@ -1472,8 +1360,8 @@ class LinearScan(torch.autograd.Function):
 
 
 def join_in_pairs(a, b):
-    """linear_scan. Neighbours are joined: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) + (a_(2i+1) b_2i + b_(2i+1)) is
-    the same recurrence at half the length, in log2(L) rounds."""
+    """LinearScan in log2(L) rounds. Neighbours are joined: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) +
+    (a_(2i+1) b_2i + b_(2i+1)) is the same recurrence at half the length."""
     L = a.shape[1]
     if L == 1:
         return b
@@ -1502,7 +1390,7 @@ class MinGRUBlock(ResidualBlock):
     def mix(self, x, mask):
         z, c = at_least_float32(self.input_linear(x)).chunk(2, -1)
         z = zero_padding(torch.sigmoid(z), mask)  # closed at padding, which the way back meets first
-        h = self.turned(linear_scan(self.turned(1 - z), self.turned(z * c)))
+        h = self.turned(LinearScan.apply(self.turned(1 - z), self.turned(z * c)))
         return F.glu(self.output_linear(self.drop(F.gelu(h))))
 
     def turned(self, x):
@@ -1519,10 +1407,7 @@ BLOCKS = {
 }  # fmt: skip
 
 # How the vectors (B, 2, D) of two documents become one: paper A, paper B.
-PAIRS = {
-    "[x;y]": lambda x, y: [x, y],
-    "[u,v,u-v,u*v]": lambda x, y: [x, y, x - y, x * y],
-}
+PAIRS = {"[x;y]": lambda x, y: [x, y], "[u,v,u-v,u*v]": lambda x, y: [x, y, x - y, x * y]}
 
 CHOICES = {
     "block": BLOCKS,  # a script may enter blocks of its own

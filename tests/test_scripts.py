@@ -302,29 +302,18 @@ def test_a_kernel_profile_is_what_an_impulse_meets(model):
                 if hasattr(module, name):
                     getattr(module, name).zero_()
         if model in ("s5", "lru"):
-            y = mixed_states(model, block, u)
-        elif model == "gmlp":
-            z = models.toeplitz_gate_conv(u.transpose(1, 2), block.kernel(2 * L - 1), torch.zeros(2))
-            y = z.transpose(1, 2)[:2]
+            y = block.mix_states(u)
+        elif model == "mega":
+            past, future = block.ema.kernel(2 * L - 1).split(H)
+            y = models.long_conv(u.mT, past, future[:, 1:]).mT  # at 0 they add up
         else:
-            taps = block.ema.kernel(2 * L - 1).split(H) if model == "mega" else block.kernel(2 * L - 1)
-            lag = {"bwd_lag": 0} if model == "mega" else {}
-            y = models.long_conv(u.transpose(1, 2), *taps, **lag).transpose(1, 2)
+            y = models.long_conv(u.mT, *block.kernel(2 * L - 1)).mT[: 2 if model == "gmlp" else None]
     distances, peak, energy = exp_kernels.kernel_profile(block, L)
     assert list(distances) == list(range(L))
     sides = torch.stack([y[:, L - 1 :], y[:, :L].flip(1)]).double()  # at 0 two directions may add up
     assert torch.allclose(sides.abs().amax((0, 1, 3))[1:], torch.tensor(peak)[1:], rtol=1e-3, atol=1e-6)
     assert torch.allclose(sides.square().sum((0, 1, 3))[1:], torch.tensor(energy)[1:], rtol=1e-3, atol=1e-8)
     assert energy[0] > 0 and peak[0] > 0
-
-
-def mixed_states(model, block, u):
-    D = torch.zeros(u.shape[2])
-    if model == "lru":
-        names = ("nu_log", "theta_log", "gamma_log", "B_weight", "C_weight")
-        return models.lru_apply(u, *(getattr(block, n) for n in names), D, not block.causal)
-    Lambda = torch.stack([block.Lambda_real, block.Lambda_imag], -1)
-    return models.s5_apply(u, Lambda, block.B_weight, block.C_weight, D, block.log_step, not block.causal)
 
 
 def test_the_best_run_has_the_techniques_and_began_structured(monkeypatch):
