@@ -9,21 +9,19 @@ paper B "Never Train from Scratch" (arXiv 2310.02980).
 
 Glossary (symbols as in the papers)
     B        batch: sequences in it (two per example in Retrieval); as a parameter: input matrix
-    L        length of a sequence in positions; position t, lag j; l counts the taps of a kernel from 0
+    L        length of a sequence in positions; position t, lag j; tap l of a kernel, from 0
     D        d_model, width of the residual stream; as a parameter of a layer: its skip connection, y + D u
     H        hidden width of a layer (D -> H -> D); for state spaces H = D
     E, Z, F  widths: of MEGA's values, of its queries and keys, of a feed-forward layer
     K        kernel size in taps; K // 2 = reach to each side in positions; as a tensor: the kernel itself
     N, n     state size (real numbers per feature); n = N / 2 complex poles stored, one of each conjugate pair
     Ch, S    rows of a kernel: 1 = causal, 2 = forward and backward; sub-kernels of SGConv
-    T        positions of a block, where a sequence is worked on in blocks
     Lambda   complex poles of a state space, dt its step in units of the data's positions
     P        states of S5 and LRU; as a parameter of S4: the low-rank factor of A = diag(Lambda) - P P*
     mask     (B, L) bool, True at real positions, False at padding (padding is always a suffix)
 
 Conventions
-    - A complex argument is a complex tensor, or a real one whose last axis holds (real, imaginary).
-      Parameters are stored the second way: fused optimisers refuse complex ones.
+    - Complex parameters are real ones with a last axis (real, imaginary): fused optimisers refuse others.
     - FFTs, phases and scans run in at least float32 whatever the autocast; float64 stays float64.
     - A parameter's own learning rate or decay is its attribute p.optim; others are decayed by their name.
     - taps(L) of a block -> [(taps (channels, n), distance of the first one)] for each direction: what its
@@ -188,9 +186,7 @@ class ResidualBlock(nn.Module):
     deviation: in the authors' code S5, LRU and DLR read at padding positions what the norm makes of them.
     """
 
-    def __init__(
-        self, d_model, norm="layer", norm_momentum=0.1, prenorm=True, dropout=0.0, tie_dropout=False
-    ):
+    def __init__(self, d_model, norm="layer", norm_momentum=0.1, prenorm=True, dropout=0, tie_dropout=False):
         super().__init__()
         self.norm_place = "pre" if prenorm else "post"
         self.dropout, self.tie_dropout = dropout, tie_dropout
@@ -239,10 +235,8 @@ class ConvolveFFT(torch.autograd.Function):
     backward and n = 8:
         place  0  1  2  3  4  5  6  7
         lag    0  1  2  .  .  . -2 -1
-    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
-
-    torch's own derivative of rfft runs complex transforms, which take twice as long. A GPU keeps u for the
-    gradient, not its spectrum, which is twice as large.
+    n >= L + the longest reach keeps what wraps around away from the L positions that are read. torch's own
+    derivative of rfft takes twice as long. A GPU keeps u for the gradient: its spectrum is twice as large.
     """
 
     @staticmethod
@@ -267,13 +261,8 @@ class ConvolveFFT(torch.autograd.Function):
         spectrum = tiled(torch.fft.rfft(grad, n=n), spectrum_k)
         grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
         kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
-        _, _, k_bwd, skip = ctx.needs_input_grad
-        return (
-            grad_u,
-            kernel[:, :a],
-            kernel[:, n - b :].flip(1) if k_bwd else None,
-            kernel[:, 0] if skip else None,
-        )
+        k_bwd = kernel[:, n - b :].flip(1) if ctx.needs_input_grad[2] else None
+        return grad_u, kernel[:, :a], k_bwd, kernel[:, 0] if ctx.needs_input_grad[3] else None
 
 
 def tiled(x, kernel):
@@ -298,7 +287,7 @@ def power_sum(c, log_pole, L):
     is exp(i T log_pole) times exp(j log_pole): two tables of about sqrt(L) columns and one real product.
     """
     Ch, H, n = c.shape
-    T = 1 << round(math.log2(max(1.0, L * Ch)) / 2)
+    T = 1 << round(math.log2(L * Ch) / 2)
     blocks = math.ceil(L / T)
     left = power_table(log_pole, constant(torch.arange, 0, T * blocks, T, device=c.device))
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
@@ -307,11 +296,10 @@ def power_sum(c, log_pole, L):
         # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
         left = torch.view_as_real(left.conj().resolve_conj()).flatten(3)
         growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
-        right = growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)
-        right = right.flatten(1, 2)  # (H, 2 n, T)
+        right = (growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)).flatten(1, 2)
     else:
         right = power_table(log_pole, j)
-    K = torch.bmm(left.flatten(1, 2), right)
+    K = torch.bmm(left.flatten(1, 2), right)  # right: (H, n or 2 n, T)
     return K.view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
 
 
@@ -367,9 +355,8 @@ def chunked_conv1d(x, weight, bias, groups=1):
     # Frequencies but the first and the last (n is even) stand for their mirror image as well.
     twice = 2 - ((f == 0) | (f == n // 2)).to(f.dtype)
     inverse = dft * (twice / n).repeat_interleave(2).unsqueeze(1)
-    inverse = inverse[:, K - 1 :]  # the S positions whose sum does not wrap around
-    dft, inverse = dft.to(weight.dtype), inverse.to(weight.dtype)
-
+    inverse = inverse[:, K - 1 :].to(dtype)  # the S positions whose sum does not wrap around
+    dft = dft.to(dtype)
     windows = F.pad(x, (0, 0, K // 2, M * S + K - 1 - L - K // 2)).unfold(1, n, S)  # (B, M, C, n)
     X = dft @ windows.permute(3, 0, 1, 2).reshape(n, -1)
     X = X.view(frequencies, 2, B * M, groups, c).movedim(3, 1)
@@ -408,9 +395,8 @@ class ConvBlock(ResidualBlock):
         else:
             # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
             weight, padding = self.conv.weight.unsqueeze(2), (0, self.conv.padding[0])
-            z = z.transpose(1, 2).unsqueeze(2)  # (B, D, 1, L)
-            z = F.conv2d(z, weight, self.conv.bias, padding=padding, groups=self.conv.groups)
-            z = z.squeeze(2).transpose(1, 2)  # (B, L, H)
+            z = F.conv2d(z.mT.unsqueeze(2), weight, self.conv.bias, padding=padding, groups=self.conv.groups)
+            z = z.squeeze(2).mT  # (B, L, H)
         if self.norm_place == "after":
             z = self.norm(z, mask)
         return self.linear(F.relu(z))
@@ -430,8 +416,8 @@ def taps_of_conv(conv, L):
 
 
 def rotary_frequencies(width, base=10000.0, disable_half=False):
-    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1. disable_half (paper A, Table 5) sets every EVEN
-    index to zero, the fastest one among them, so that half of the channels carry no position."""
+    """theta_m = base^(-2 m / width), m = 0 .. width / 2 - 1. disable_half (paper A, Table 5) sets those
+    of EVEN m to zero, so that half of the channels carry no position."""
     theta = base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     if disable_half:
         theta[::2] = 0
@@ -467,11 +453,9 @@ def sinusoidal_positions(L, width, base=10000.0):
 
 
 def keys_to_see(mask, rows=1, first=0, causal=False, band=None):
-    """Which of the keys, real where mask (B, L) is True, the queries at first, ..., first + rows - 1 may see.
-
-    -> (B or 1, 1, rows or 1, L) bool, or None for all. causal: keys up to the query; band: keys at most that
-    far away. A query without any key, at padding, sees all: some kernels answer no key with NaN.
-    """
+    """Which of the keys, real where mask (B, L) is True, the queries at first, ..., first + rows - 1 may see:
+    (B or 1, 1, rows or 1, L) bool, or None for all. causal: keys up to the query; band: keys at most that far
+    away. A query without any key, at padding, sees all: some kernels answer no key with NaN."""
     full = surely_full(mask)
     if full and not causal and band is None:
         return None
@@ -535,10 +519,8 @@ class Attention(nn.Module):
 
 @full_precision
 def linear_attention(q, k, v, mask):
-    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s. O(L d^2).
-
-    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). Katharopoulos et al. 2020.
-    """
+    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s. O(L d^2). q, k, v
+    and the result (B, heads, L, d), mask (B, L) of valid keys. Source: Katharopoulos et al. 2020."""
     q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
     v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
     y = q @ ((k * mask[:, None, :, None]).mT @ v)
@@ -546,10 +528,8 @@ def linear_attention(q, k, v, mask):
 
 
 def local_attention(q, k, v, mask, block, causal=False):
-    """Attention of each block of positions to itself, the previous and (unless causal) the next block.
-
-    q, k, v (B, heads, L, d), mask (B, L) of valid keys -> (B, heads, L, d). Dense attention, block x 3 block.
-    """
+    """Attention of each block of positions to itself, the previous and (unless causal) the next block. q, k,
+    v and the result (B, heads, L, d), mask (B, L) of valid keys."""
     y = []
     for start in range(0, q.shape[2], block):
         rows = q[:, :, start : start + block]
@@ -610,10 +590,8 @@ class GMLPBlock(ResidualBlock):
     steps of AdamW. O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
-    def __init__(
-        self, d_model, d_hidden=256, max_length=1024, channels=2, causal=False, dropout=0.0, norm="layer"
-    ):
-        super().__init__(d_model, norm, dropout=dropout)
+    def __init__(self, d_model, d_hidden=256, max_length=1024, channels=2, causal=False, **residual):
+        super().__init__(d_model, **residual)
         self.max_length, self.causal = max_length, causal
         taps = max_length if causal else 2 * max_length + 1
         self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
@@ -626,11 +604,12 @@ class GMLPBlock(ResidualBlock):
     def kernel(self, L):
         """Taps (C, L) at lags 0, 1, ... and, unless causal, (C, L - 1) at lags -1, -2, ..."""
         require_length(L, self.max_length, "gMLP was built")
-        taps = self.scale * self.kernel_taps
-        if self.causal:
-            return [taps[:, :L]]
-        past, future = taps[:, self.max_length :], taps[:, : self.max_length].flip(1)
-        return [past[:, :L], future[:, : L - 1]]
+        taps, zero = (
+            self.scale * self.kernel_taps,
+            0 if self.causal else self.max_length,
+        )  # zero: that of lag 0
+        past = taps[:, zero : zero + L]
+        return [past] if self.causal else [past, taps[:, zero - L + 1 : zero].flip(1)]
 
     def mix(self, x, mask):
         gate, z = F.gelu(self.input_linear(x)).chunk(2, -1)
@@ -642,7 +621,7 @@ class GMLPBlock(ResidualBlock):
         return self.output_linear(gate * self.norm_gate(z.flatten(2)))
 
 
-# ------------------------------------------------------------------------------------------ S4
+# ------------------------------------------------------------------------------------------ S4, S4D
 
 
 class KernelBlock(ResidualBlock):
@@ -762,16 +741,15 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
 
 
 class S4Block(KernelBlock):
-    """S4: the kernel of x' = A x + B u, y = C x, A = diag(Lambda) - P P*, bilinear steps dt, HiPPO-LegS
-    start.
+    """S4: the kernel of x' = A x + B u, y = C x, A = diag(Lambda) - P P*, bilinear steps dt, from HiPPO-LegS.
 
     d_state     N; N / 2 conjugate pairs are stored
     max_length  the kernel is always evaluated at this length and cut; longer sequences are refused
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h = exp(log_dt_h), log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
-    C is stored as C~ = C (I - Abar^max_length). Both directions share all but C.
-    Source: Gu et al. 2021; state-spaces/s4, version 3.
+    C is stored as C (I - Abar^max_length). Both directions share all but C. Source: Gu et al. 2021;
+    state-spaces/s4, version 3.
     """
 
     low_rank = True  # whether A has P
@@ -805,9 +783,6 @@ class S4Block(KernelBlock):
         return dplr_kernel(*system, self.kernel_C, self.log_dt.exp(), self.max_length)[..., :L]
 
 
-# ------------------------------------------------------------------------------------------ S4D
-
-
 class S4DBlock(S4Block):
     """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
@@ -828,7 +803,7 @@ class S4DBlock(S4Block):
 
 
 class DLRBlock(KernelBlock):
-    """DLR, a diagonal linear RNN: K[h, l] = Re sum_j W[h, j] exp(l Lambda_j), no step size and no B.
+    """DLR, a diagonal linear RNN: dlr_kernel, no step size and no B.
 
     One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2 = -delta / 2 with delta
     log-uniform in [dt_min, dt_max]. ssm_lr is that of Lambda and W, which do not decay.
@@ -858,7 +833,7 @@ def dlr_kernel(Lambda, W, L):
     return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
 
-# ------------------------------------------------------------------------------------------ SGConv
+# ------------------------------------------------------------------------------------------ SGConv, free taps
 
 
 class SGConvBlock(KernelBlock):
@@ -867,13 +842,12 @@ class SGConvBlock(KernelBlock):
     kernel_dim      d; S = 1 + ceil(log2(max_length / d))
     position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
                     constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
+    kernel_lr       that of the taps, which decay
     Taps are divided by the norm of the initial kernel over its full length, per row and feature: a buffer.
-    kernel_lr is that of the taps, which decay. Source: Li et al. 2022; ctlllll/SGConv.
+    Source: Li et al. 2022; ctlllll/SGConv.
     """
 
-    def __init__(
-        self, d_model, kernel_dim=32, max_length=1024, position_decay=None, kernel_lr=0.001, **block
-    ):
+    def __init__(self, d_model, kernel_dim=32, max_length=1024, position_decay=None, kernel_lr=1e-3, **block):
         super().__init__(d_model, **block)
         self.position_decay = position_decay
         scales = 1 + max(0, math.ceil(math.log2(max_length / kernel_dim)))
@@ -886,17 +860,13 @@ class SGConvBlock(KernelBlock):
 
     def kernel(self, L):
         require_length(L, self.full_length, "SGConv was built")
-        stretches = [2.0 ** max(0, i - 1) for i in range(len(self.kernel_taps))]
-        K = [F.interpolate(w, scale_factor=s, mode="linear") for w, s in zip(self.kernel_taps, stretches)]
-        if self.position_decay is None:
-            K = [w * 2.0 ** (len(K) - 1 - i) for i, w in enumerate(K)]
+        S, falling = len(self.kernel_taps), 2.0 if self.position_decay is None else 1.0
+        K = [F.interpolate(w, scale_factor=2.0 ** max(0, i - 1), mode="linear") * falling ** (S - 1 - i)
+             for i, w in enumerate(self.kernel_taps)]  # fmt: skip
         K = torch.cat(K, -1)[..., :L]
         if self.position_decay is not None:
             K = K * torch.arange(1, L + 1, device=K.device, dtype=K.dtype).pow(-self.position_decay)
         return K * self.kernel_scale
-
-
-# ------------------------------------------------------------------------------------------ free taps
 
 
 class FreeBlock(KernelBlock):
@@ -905,13 +875,11 @@ class FreeBlock(KernelBlock):
     max_length      taps of each row; longer sequences are refused
     threshold       lambda of the soft threshold: most taps start at zero
     kernel_dropout  probability that a tap is left out of a training step (the others grow accordingly)
-    kernel_lr is that of the taps, which do not decay.
+    kernel_lr       that of the taps, which do not decay
     Source: Fu et al. 2023 ("Simple Hardware-Efficient Long Convolutions"); HazyResearch/safari.
     """
 
-    def __init__(
-        self, d_model, max_length=1024, threshold=0.003, kernel_dropout=0.2, kernel_lr=0.001, **block
-    ):
+    def __init__(self, d_model, max_length=1024, threshold=3e-3, kernel_dropout=0.2, kernel_lr=1e-3, **block):
         super().__init__(d_model, **block)
         self.max_length, self.threshold, self.kernel_dropout = max_length, threshold, kernel_dropout
         self.kernel_taps = nn.Parameter(0.002 * torch.randn(self.rows, d_model, max_length))
@@ -923,7 +891,7 @@ class FreeBlock(KernelBlock):
         return F.dropout(K, self.kernel_dropout, self.training)
 
 
-# ------------------------------------------------------------------------------------------ S5
+# ------------------------------------------------------------------------------------------ S5, LRU
 
 
 class DiagonalScan(torch.autograd.Function):
@@ -995,8 +963,7 @@ class StateSpaceBlock(ResidualBlock):
 
     system() -> (log pole (P,), B (P, H), C (H, P or 2 P)), complex, of x_t = exp(log pole) x_(t-1) + B u_t,
     y = Re(C x) + D u. With two directions, unless causal, x also runs from the end, C = [forward, backward],
-    and both include position t. GELU in its tanh form, dense layers LeCun normal, as in the authors' JAX
-    code. O(P L H).
+    and both include position t. GELU in its tanh form, dense layers LeCun normal, as the authors'. O(P L H).
     """
 
     def __init__(self, d_model, causal=False, norm="batch", tie_dropout=True, **residual):
@@ -1055,8 +1022,7 @@ class S5Block(StateSpaceBlock):
         super().__init__(d_model, norm_momentum=norm_momentum, **block)
         self.activation, self.clip_eigs = activation, clip_eigs
         Lambda, _, _, V = legs_basis(d_state // blocks)
-        V = torch.block_diag(*[V] * blocks).to(torch.complex64)  # (2 P, P)
-        Lambda = Lambda.repeat(blocks)
+        Lambda, V = Lambda.repeat(blocks), torch.block_diag(*[V] * blocks).to(torch.complex64)  # V (2 P, P)
         B = V.mH @ lecun_normal_(torch.empty(d_state, d_model), d_state).to(V.dtype)
         C = torch.empty(self.rows, d_model, d_state, 2)
         lecun_normal_(C, d_state if c_init == "trunc" else d_state * d_model)
@@ -1067,8 +1033,7 @@ class S5Block(StateSpaceBlock):
         self.B_weight, self.C_weight = real_parameter(B), real_parameter(C)
         self.skip_weight = nn.Parameter(torch.randn(d_model))
         self.gate_linear = lecun_linear(d_model, (2 if activation == "full_glu" else 1) * d_model)
-        own = [] if dt_global else [self.log_step]
-        own += [] if fast_B else [self.B_weight]
+        own = ([] if dt_global else [self.log_step]) + ([] if fast_B else [self.B_weight])
         own_optimizer([self.Lambda_real, self.Lambda_imag, *own], ssm_lr)
 
     def system(self):
@@ -1084,16 +1049,12 @@ class S5Block(StateSpaceBlock):
         return (y if self.activation == "half_glu2" else q) * torch.sigmoid(self.gate_linear(q))
 
 
-# ------------------------------------------------------------------------------------------ LRU
-
-
 class LRUBlock(StateSpaceBlock):
     """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u, then GLU(W GELU(y)), with
     lambda = exp(-exp(nu_log) + i exp(theta_log)) and no conjugate pairs.
 
     lambda starts uniform in area on the ring r_min .. r_max, its phase up to max_phase; gamma = sqrt(1 -
-    |lambda|^2). d_state is P. ssm_lr is that of nu, theta, gamma and B, which do not decay. norm_momentum is
-    flax's .99.
+    |lambda|^2). d_state is P. ssm_lr is that of nu, theta, gamma and B, which do not decay.
     Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
     deviation: two directions as in S5, C of 2 P columns, where the original has one (causal=True).
     deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
@@ -1117,12 +1078,8 @@ class LRUBlock(StateSpaceBlock):
         own_optimizer([self.nu_log, self.theta_log, self.gamma_log, self.B_weight], ssm_lr)
 
     def system(self):
-        log_pole = torch.complex(-self.nu_log.exp(), self.theta_log.exp())
-        return (
-            log_pole,
-            self.gamma_log.exp().unsqueeze(-1) * as_complex(self.B_weight),
-            as_complex(self.C_weight),
-        )
+        B = self.gamma_log.exp().unsqueeze(-1) * as_complex(self.B_weight)
+        return torch.complex(-self.nu_log.exp(), self.theta_log.exp()), B, as_complex(self.C_weight)
 
     def mix(self, u, mask):
         return F.glu(self.output_linear(self.drop(F.gelu(self.mix_states(u), approximate="tanh"))))
@@ -1135,10 +1092,9 @@ class DampedEMA(nn.Module):
     """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(drop(k * x) + omega x).
 
     kernel(L) -> (D', L), k[d, l] = scale n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha),
-    p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows first, then backward ones, both from lag
-    0; D' = D when causal. truncation cuts the kernel. It starts with a memory of some 38 positions.
-    O(D n L + D L log L). Source: Ma et al. 2022, Section 3.1; their code swaps the paper's names alpha and
-    delta, and we follow the code.
+    p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows, then backward ones, both from lag 0;
+    D' = D when causal. truncation cuts the kernel. Its first memory is some 38 positions. O(D n L + D L
+    log L). Source: Ma et al. 2022, Section 3.1; alpha and delta are those of their code, not of the paper.
     """
 
     def __init__(self, d_model, dim=16, causal=False, truncation=None, scale=1.0, dropout=0.0):
@@ -1270,16 +1226,13 @@ class MegaBlock(ResidualBlock):
 class EMAAttention(nn.Module):
     """Paper A's attention with a moving average in front, of x (B, L, D) that the norm has passed.
 
-    m = SiLU(dropout(EMA(x)) + omega x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors),
-    v = SiLU(W_v x), o = softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)),
-    p = sigma(W_p m), result p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
+    m = EMA(x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors), v = SiLU(W_v x), o =
+    softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)), p = sigma(W_p m), result
+    p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
     """
 
-    def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim, max_length, truncation, disable_half, base, dropout
-    ):
+    def __init__(self, D, E, Z, ema_dim, max_length, truncation, disable_half, base, dropout):
         super().__init__()
-        D, E, Z = d_model, d_hidden, d_attention
         self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
         # deviation: the authors' factor follows each batch's length, ours max_length.
@@ -1314,13 +1267,12 @@ class EMAAttention(nn.Module):
 class EMAAttentionBlock(TransformerBlock):
     """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
 
-    d_hidden: E, width of v; d_attention: Z, of q and k; d_ff: of the feed-forward layer, ReLU; truncation:
-    taps of the EMA's kernel in each direction, None: max_length + 1; disable_half, base: of the rotary
-    positions of q and k. Dropout: see EMAAttention and on both residual branches.
-    It differs from MegaBlock (Ma et al.) in more than its wrapper. The gate moves the NORMED input, there is
-    no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled
-    by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
-    Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
+    direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout: see
+    EMAAttention and on both residual branches. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED
+    input, there is no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The
+    convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017,
+    MegaBlock's 1.07. Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
     def __init__(
@@ -1339,10 +1291,8 @@ class EMAAttentionBlock(TransformerBlock):
 
 
 class LinearScan(torch.autograd.Function):
-    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H).
-
-    The gradient of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1).
-    """
+    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H). The gradient
+    of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1)."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -1375,10 +1325,10 @@ def join_in_pairs(a, b):
 
 class MinGRUBlock(ResidualBlock):
     """minGRU in both directions: h_t = (1 - z_t) h_(t-1) + z_t c_t, z = sigma(W_z x), c = W_c x, then
-    GLU(W GELU([h forward; h backward])).
+    GLU(W GELU([h forward; h backward])). O(L D H).
 
     d_hidden is H, the width of h in each direction, each with maps of its own; causal: forward only.
-    O(L D H). Source: Feng et al. 2024 ("Were RNNs All We Needed?").
+    Source: Feng et al. 2024 ("Were RNNs All We Needed?").
     """
 
     def __init__(self, d_model, d_hidden=256, causal=False, **residual):
@@ -1456,8 +1406,7 @@ class SequenceModel(nn.Module):
     max_length  longest sequence, for a learned position and for blocks whose size depends on it
     final_norm  None (paper A), or the kind of one more norm behind the blocks (prenorm S4, MEGA; paper B)
     head        "linear", or "mlp": D -> D -> ReLU -> classes (paper B's Text and Image)
-    pair        what the head of two documents reads: [x;y] -> 512 -> ReLU -> logit (paper A), or
-                [u,v,u-v,u*v] -> D -> GELU -> logit (paper B)
+    pair        head of two documents: [x;y] -> 512 -> ReLU (paper A), [u,v,u-v,u*v] -> D -> GELU (paper B)
     embedding_std      of the token embedding's entries at the start; None: 1. MEGA (Ma et al.): 1 / sqrt(D)
     """
 
@@ -1482,8 +1431,7 @@ class SequenceModel(nn.Module):
         self.embedding_dropout = embedding_dropout
         self.embedding = nn.Embedding(vocab, d_model, padding_idx=0) if input == "tokens" else None
         if self.embedding is not None and embedding_std is not None:
-            with torch.no_grad():
-                self.embedding.weight.mul_(embedding_std)
+            self.embedding.weight.data.mul_(embedding_std)
         self.input_linear = nn.Linear(input_channels, d_model) if input == "pixels" else None
         self.position_table = nn.Embedding(max_length, d_model) if position == "learned" else None
         if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
@@ -1514,8 +1462,7 @@ class SequenceModel(nn.Module):
         elif self.position == "learned":
             require_length(L, len(self.position_table.weight), "the learned positions were made")
             x = x + self.position_table.weight[:L]
-        if self.embedding_dropout:
-            x = F.dropout(x, self.embedding_dropout, self.training)
+        x = F.dropout(x, self.embedding_dropout, self.training)
         if weights := cast_weights(self.blocks, x.device.type):
             x = torch.func.functional_call(self.blocks, weights, (x, mask), tie_weights=False)
         else:  # functional_call would take a tenth of a millisecond for nothing
