@@ -56,14 +56,7 @@ def same_gradients(module, x, mask, naive, tolerance=1e-9):
         assert error(got, want) < tolerance, name
 
 
-# ------------------------------------------------------------------------------------------ convolutions
-
-
-@pytest.mark.parametrize("length, kernel, groups", [(1, 15, 1), (70, 15, 4), (200, 61, 8), (40, 61, 1)])
-def test_chunked_conv1d_is_conv1d(length, kernel, groups):
-    x, weight, bias = randn(2, length, 8), randn(16, 8 // groups, kernel, seed=1), randn(16, seed=2)
-    want = F.conv1d(x.transpose(1, 2), weight, bias, padding=kernel // 2, groups=groups).transpose(1, 2)
-    assert error(models.chunked_conv1d(x, weight, bias, groups), want) < 1e-12
+# ------------------------------------------------------------------------------------------ long kernels
 
 
 def direct_conv(u, k_fwd, k_bwd=None):
@@ -108,9 +101,6 @@ def test_fft_sizes_are_the_smallest_friendly_even_numbers():
     friendly = {odd << a for odd in (1, 3, 5, 9, 15) for a in range(1, 14)}
     for minimum in [*range(1, 300), 1999, 2047, 2048, 2049, 4097, 8191]:
         assert models.fft_size(minimum) == min(n for n in friendly if n >= minimum)
-
-
-# ------------------------------------------------------------------------------------------ kernel functions
 
 
 def dense_dplr(Lambda, P, B, C, dt, L, longest=None):
@@ -211,9 +201,6 @@ def test_an_ema_that_forgets_at_once_is_a_single_tap():
     k.sum().backward()
     torch.testing.assert_close(k.detach(), torch.tensor([[math.sqrt(2), 0, 0, 0]]))
     assert ema.alpha.grad.isfinite().all() and ema.delta.grad.isfinite().all()
-
-
-# ------------------------------------------------------------------------------------------ starts
 
 
 @pytest.mark.parametrize("decay", [None, 1.0])
@@ -328,32 +315,22 @@ def naive_transformer(block, x, mask, rotary=None, causal=False, band=None, wind
     return residual(x, block.norm2, lambda z: block.output_linear(block.activation(block.input_linear(z))))
 
 
-ATTENTIONS = [{}, {"rotary": "full"}, {"rotary": "heads"}, {"kind": "linear"}, {"band": 2}, {"band": 0}]
+ATTENTIONS = [{}, {"rotary": "full"}, {"rotary": "heads"}, {"band": 2}, {"band": 0}]
 ATTENTIONS += [{"window": 4}, {"window": 64}, {"window": 5}]
+ATTENTIONS += [options | {"causal": True} for options in ATTENTIONS] + [{"kind": "linear"}]
+REST = [
+    dict(activation=f, prenorm=pre, conv=K) for f in ("relu", "gelu") for pre in (1, 0) for K in (None, 1, 5)
+]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("options", ATTENTIONS)
+@pytest.mark.parametrize("options", [*ATTENTIONS, *REST])
 @pytest.mark.parametrize("real", [12, 9])
-def test_transformers_are_their_explicit_matrices(options, causal, real):
-    given = options | {"causal": causal}
-    if causal and "kind" in options:
-        with pytest.raises(ValueError, match="causal"):
-            models.TransformerBlock(8, 6, **given)
-        return
+def test_transformers_are_their_explicit_matrices(options, real):
     half = {"base": 100.0, "disable_half": True} if "rotary" in options else {}
-    block = drawn(models.TransformerBlock(8, 6, heads=2, **given, **half))
-    naive = partial(naive_transformer, block, **given)
+    block = drawn(models.TransformerBlock(8, 6, heads=2, **options, **half))
+    assert block.activation is (F.gelu if options.get("activation") == "gelu" else F.relu)
+    naive = partial(naive_transformer, block, **(options if options in ATTENTIONS else {}))
     same_gradients(block, randn(2, 12, 8), masked(12, real), naive)
-
-
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-@pytest.mark.parametrize("prenorm", [True, False])
-@pytest.mark.parametrize("conv", [None, 1, 5])
-def test_transformer_blocks_are_their_equations(activation, prenorm, conv):
-    block = drawn(models.TransformerBlock(8, 6, activation, prenorm, heads=2, conv=conv))
-    assert block.activation is {"relu": F.relu, "gelu": F.gelu}[activation]
-    same_gradients(block, randn(2, 12, 8), masked(12, 9), partial(naive_transformer, block))
 
 
 def moving_average(ema, u, scale=1.0):
@@ -562,25 +539,24 @@ def test_mingru_is_its_loop(L, causal):
     x, mask = randn(2, L, 6), masked(L, max(1, L - 9))
 
     def naive(x, mask):
-        out = torch.zeros_like(x)
-        for i, real in enumerate(mask.sum(1).tolist()):
-            z, c = block.input_linear(block.norm(x[i : i + 1, :real], mask[i : i + 1, :real]))[0].chunk(2, -1)
-            z, states = z.sigmoid(), []
-            for half in (slice(0, 5), slice(5, 10))[: 1 if causal else 2]:
-                h, row = torch.zeros(5, dtype=x.dtype), [None] * real
-                for t in range(real) if half.start == 0 else reversed(range(real)):
-                    h = (1 - z[t, half]) * h + z[t, half] * c[t, half]
-                    row[t] = h
-                states.append(torch.stack(row))
-            out[i, :real] = F.glu(block.output_linear(F.gelu(torch.cat(states, -1))))
-        return x + out
+        z, c = block.input_linear(block.norm(x, mask) * mask[..., None]).chunk(2, -1)
+        z, states = z.sigmoid() * mask[..., None], []
+        for half in (slice(0, 5), slice(5, 10))[: 1 if causal else 2]:
+            h, there = torch.zeros(2, 5, dtype=x.dtype), [None] * L
+            for t in range(L) if half.start == 0 else reversed(range(L)):
+                h = there[t] = (1 - z[:, t, half]) * h + z[:, t, half] * c[:, t, half]
+            states.append(torch.stack(there, 1))
+        return x + F.glu(block.output_linear(F.gelu(torch.cat(states, -1))))
 
     same_gradients(block, x, mask, naive)
 
 
+CONVOLUTIONS = [(1, 1, 50), (5, 1, 50), (13, 4, 50), (31, 2, 1), (31, 32, 50), (61, 8, 200), (61, 1, 40)]
+
+
 @pytest.mark.parametrize("place", ["pre", "post", "after"])
-@pytest.mark.parametrize("kernel, groups", [(1, 1), (5, 1), (13, 4), (31, 2), (31, 32)])
-def test_conv_blocks_are_their_equations(place, kernel, groups):
+@pytest.mark.parametrize("kernel, groups, length", CONVOLUTIONS)
+def test_conv_blocks_are_their_equations(place, kernel, groups, length):
     block = drawn(models.ConvBlock(32, 64, kernel, groups, norm_place=place))
 
     def naive(x, mask):
@@ -589,37 +565,30 @@ def test_conv_blocks_are_their_equations(place, kernel, groups):
         y = x + block.linear(F.relu(block.norm(z, mask) if place == "after" else z))
         return block.norm(y, mask) if place == "post" else y
 
-    same_gradients(block, randn(2, 50, 32), masked(50, 31), naive)
+    same_gradients(block, randn(2, length, 32), masked(length, max(1, length - 19)), naive)
 
 
 # ------------------------------------------------------------------------------------------ norms, pooling
 
 
 @pytest.mark.parametrize("lengths", [[7, 3, 5], [7, 7, 7]])
-def test_norms_are_torchs_and_batch_norm_leaves_padding_out(lengths):
-    x, mask = randn(3, 7, 5), masked(*lengths)
-    for kind in ("layer", "batch", "scale"):
-        norm = models.Norm(kind, 5).double()
-        with torch.no_grad():
-            for p in norm.parameters():
-                p.uniform_(0.5, 2)
-        got = norm(x, mask)
-        if kind == "layer":
-            want = F.layer_norm(x, (5,), norm.weight, norm.bias)
-        elif kind == "scale":
-            want = norm.weight * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-5)
-        else:
-            reference = nn.BatchNorm1d(5).double()
-            reference.load_state_dict(norm.state_dict() | {"num_batches_tracked": torch.tensor(0)})
-            reference.running_mean.zero_()
-            reference.running_var.fill_(1)
-            want = torch.zeros_like(x)
-            want[mask] = reference(x[mask])
-            got = got * mask[..., None]
-            assert torch.allclose(norm.running_mean, reference.running_mean)
-            assert torch.allclose(norm.running_var, reference.running_var)
-            assert torch.allclose(norm.eval()(x, mask)[mask], reference.eval()(x[mask]))
-        assert torch.allclose(got, want)
+@pytest.mark.parametrize("kind", ["layer", "batch", "scale"])
+def test_norms_are_torchs_and_batch_norm_leaves_padding_out(kind, lengths):
+    (x, mask), norm = (randn(3, 7, 5), masked(*lengths)), models.Norm(kind, 5).double()
+    for p in norm.parameters():
+        nn.init.uniform_(p, 0.5, 2)
+    if kind == "layer":
+        assert torch.allclose(norm(x, mask), F.layer_norm(x, (5,), norm.weight, norm.bias))
+    elif kind == "scale":
+        want = norm.weight * x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+        assert torch.allclose(norm(x, mask), want)
+    else:
+        reference = nn.BatchNorm1d(5).double()
+        reference.load_state_dict(norm.state_dict() | {"num_batches_tracked": torch.tensor(0)})
+        assert torch.allclose(norm(x, mask)[mask], reference(x[mask]))
+        assert torch.allclose(norm.running_mean, reference.running_mean)
+        assert torch.allclose(norm.running_var, reference.running_var)
+        assert torch.allclose(norm.eval()(x, mask)[mask], reference.eval()(x[mask]))
 
 
 def test_pooling_reads_valid_positions_only():
@@ -663,26 +632,17 @@ SMALL = {  # every block at a size that a test can afford
 VARIANTS = {  # the block is the name's first word
     "transformer B": {"d_ff": 32, "activation": "gelu", "position": "rotary-heads", "final_norm": "layer"},
     "transformer learned": {"d_ff": 32, "position": "learned", "max_length": 64},
-    "transformer causal": {"d_ff": 32, "causal": True, "position": "rotary"},
     "transformer conv": {"d_ff": 32, "conv": 5, "position": "rotary"},
     "mega without ema": {"d_hidden": 24, "d_attention": 8, "max_length": 64, "ema": False},
     "mega laplace": MEGA | {"attention": "laplace", "norm": "batch", "prenorm": True, "chunk": 16},
     "mega scale": MEGA | {"norm": "scale", "truncation": 16, "embedding_std": 0.25},
-    "mega causal": MEGA | {"causal": True},
-    "free causal": {"max_length": 64, "causal": True, "kernel_dropout": 0.0},
-    "mingru causal": {"d_hidden": 12, "causal": True},
-    "gmlp causal": {"d_hidden": 24, "max_length": 64, "causal": True},
     "conv post": SMALL["conv"] | {"norm_place": "post"},
     "conv after": SMALL["conv"] | {"norm_place": "after"},
     "s4 batch": SMALL["s4"] | {"norm": "batch", "final_norm": "batch"},
-    "s4 causal": SMALL["s4"] | {"causal": True, "prenorm": False},
-    "s4d causal": {"d_state": 8, "causal": True},
     "s5 full glu": {"d_state": 8, "activation": "full_glu", "c_init": "trunc", "clip_eigs": True},
-    "s5 causal": {"d_state": 8, "activation": "half_glu2", "causal": True},
-    "lru causal": {"d_state": 8, "causal": True, "r_min": 0.5, "r_max": 0.9},
-    "dlr causal": {"d_state": 8, "causal": True},
-    "sgconv causal": SMALL["sgconv"] | {"causal": True, "position_decay": 1.0},
 }
+NOT_CAUSAL = ("conv", "ema-attention")  # these have no such argument
+VARIANTS |= {f"{name} causal": SMALL[name] | {"causal": True} for name in SMALL if name not in NOT_CAUSAL}
 # fmt: on
 ALL = {name: (name.split()[0], args) for name, args in (SMALL | VARIANTS).items()}
 
@@ -694,11 +654,9 @@ def small_model(name, depth=2, **overrides):
     return models.SequenceModel(block, depth, 16, **given)
 
 
-def tokens_and_mask(*lengths, L=None):
-    L = L or max(lengths)
-    tokens = torch.randint(1, 20, (len(lengths), L), generator=torch.Generator().manual_seed(1))
-    mask = torch.arange(L) < torch.tensor(lengths)[:, None]
-    return tokens * mask, mask
+def tokens_and_mask(*lengths):
+    mask = masked(*lengths)
+    return torch.randint(1, 20, mask.shape, generator=torch.Generator().manual_seed(1)) * mask, mask
 
 
 # Of each block in SMALL: the sum of all |weights| drawn from seed 0, a loss, and the norm of its gradient.
@@ -722,8 +680,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_models_start_and_compute_as_they_always_did(name):
     """Training in progress and records must find the model that they began with."""
-    model = small_model(name).eval()
-    tokens, mask = tokens_and_mask(40, 23)
+    model, (tokens, mask) = small_model(name).eval(), tokens_and_mask(40, 23)
     loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
     loss.backward()
     norm = sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None).sqrt()
@@ -732,40 +689,26 @@ def test_models_start_and_compute_as_they_always_did(name):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_padding_changes_nothing(name):
-    model = small_model(name).eval()
-    tokens, mask = tokens_and_mask(40, 23)
-    with torch.no_grad():
-        logits = model.classify(model(tokens, mask), mask)
-        alone = model.classify(model(tokens[1:, :23], mask[1:, :23]), mask[1:, :23])
-        tokens, mask = F.pad(tokens, (0, 21)), F.pad(mask, (0, 21))
-        padded = model.classify(model(tokens, mask), mask)
-    assert logits.isfinite().all()
-    assert (padded - logits).abs().max() < 1e-5
-    assert (alone - logits[1:]).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_gradients_reach_every_parameter(name):
-    model = small_model(name)
-    tokens, mask = tokens_and_mask(40, 23, 17)
+def test_padding_changes_nothing_and_gradients_reach_every_parameter(name):
+    model, (tokens, mask) = small_model(name), tokens_and_mask(40, 23, 17)
     features = model(tokens, mask)
     loss = F.cross_entropy(model.classify(features, mask), torch.tensor([1, 2, 3]))
-    loss = loss + F.cross_entropy(model.denoise(features[mask]), tokens[mask])
-    loss.backward()
+    (loss + F.cross_entropy(model.denoise(features[mask]), tokens[mask])).backward()
     for parameter, p in model.named_parameters():
-        assert p.grad is not None and p.grad.isfinite().all(), parameter
-        assert p.grad.abs().max() > 0, parameter
+        assert p.grad is not None and p.grad.isfinite().all() and p.grad.abs().max() > 0, parameter
+    model.eval()
+    with torch.no_grad():
+        logits = model.classify(model(tokens, mask), mask)
+        for rows, length in ((slice(1, 2), 23), (slice(2, 3), 17), (slice(None), 61)):
+            given = [F.pad(z, (0, 21))[rows, :length] for z in (tokens, mask)]
+            assert (model.classify(model(*given), given[1]) - logits[rows]).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_bf16_autocast_agrees_with_float32(name):
-    """At L = 4,096: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, over two
-    layers)."""
-    longest = {"max_length": 4096} if "max_length" in SMALL[name] else {}
+    """At L = 4,096: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, two layers)."""
     extra = {"window": 512} if name == "transformer" else {"chunk": 512} if name == "mega" else {}
-    model = small_model(name, **longest, **extra).eval()
-    tokens, mask = tokens_and_mask(4096)
+    model, (tokens, mask) = small_model(name, max_length=4096, **extra).eval(), tokens_and_mask(4096)
     with torch.no_grad():
         want = model(tokens, mask)
         with torch.autocast("cpu", torch.bfloat16):
@@ -777,13 +720,10 @@ def test_bf16_autocast_agrees_with_float32(name):
 def test_weights_cast_together_are_those_of_autocast(name):
     model, (tokens, mask) = small_model(name), tokens_and_mask(40, 23)
     results = []
-    for together in (True, False):
+    for compute in (model, lambda tokens, mask: model.blocks(model.embedding(tokens), mask)):
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16):
-            x = model.embedding(tokens)
-            for block in () if together else model.blocks:
-                x = block(x, mask)
-            x = model(tokens, mask) if together else x
+            x = compute(tokens, mask)
         x[mask].square().sum().backward()
         results.append([x] + [p.grad for p in model.blocks.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*results))
@@ -845,6 +785,8 @@ def test_wrong_choices_are_named():
     for name, value in dict(block="lstm", pooling="sum", position="rotary", pair="[x]", input="text").items():
         with pytest.raises(ValueError, match=name):
             models.SequenceModel(**given | {name: value})
+    with pytest.raises(ValueError, match="causal"):
+        models.Attention(8, kind="linear", causal=True)
 
 
 @pytest.mark.parametrize("name", ["gmlp", "mega", "s4", "sgconv", "free", "transformer learned"])
@@ -999,7 +941,8 @@ def test_taps_of_convolutions_are_what_an_impulse_meets(name):
 
 
 def test_attention_has_taps_only_where_it_has_an_average():
-    (past, zero), (future, first) = (block := small_model("ema-attention").blocks[0]).taps(24)
+    block = small_model("ema-attention").blocks[0]
+    (past, zero), (future, first) = block.taps(24)
     assert zero == first == 0 and torch.equal(torch.cat([past, future]), block.attention.ema.kernel(24))
     for name in ("transformer", "mega without ema"):
         assert small_model(name).blocks[0].taps(24) == []
