@@ -1,15 +1,14 @@
 """How is it trained: flags, losses, optimiser, schedules, one loop, ranks. Knows no task and no model.
 
 `fit` is the loop; every table of both papers is trained by it. What a run is, where its record goes and how
-records become tables stands in records.py. A script that is more than one training (exp_spt.py) calls `fit`
-more than once.
+records become tables stands in records.py.
 
 Randomness is a function of (seed, what it is for, step): nothing has to be saved for a stopped run to end
 like an unbroken one, and a change of the model does not reshuffle the data.
 
-Started by torchrun, the same script trains one cell on all ranks: each computes its share of every batch,
-gradients are summed, the global batch and the record stay what they are on one GPU. Rank 0 alone writes and
-prints. All ranks need the same --data-dir and --out.
+Started by torchrun, a script trains one cell on all ranks: each computes its share of every batch, gradients
+are summed, the record stays what it is on one GPU. Rank 0 alone writes and prints. All ranks need the same
+--data-dir and --out.
 """
 
 import argparse
@@ -29,14 +28,16 @@ import sys
 import textwrap
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from tqdm import tqdm
 
-from fetch import DataError
+from fetch import UserError
 
 # A kill costs at most this much training (the tests shorten it).
 CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
@@ -46,19 +47,12 @@ CONTINUES = "the same command continues (without --fresh)"
 EXIT_USER, EXIT_CONTINUE, EXIT_CTRL_C, EXIT_NO_READER = 2, 75, 130, 141  # 75: EX_TEMPFAIL of sysexits.h
 
 
-class UserError(Exception):
-    """A mistake that the user can mend. The message is one sentence that says how."""
-
-
-MISTAKES = (UserError, DataError)
-
-
 class Interrupted(BaseException):
     """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
     and like KeyboardInterrupt it is no error of what it comes into."""
 
 
-def raise_interrupted(number, frame):
+def raise_interrupted(*_):
     raise Interrupted(f"stopped; {CONTINUES}")
 
 
@@ -69,32 +63,30 @@ def exit_cleanly():
     before = signal.signal(signal.SIGTERM, raise_interrupted)
     try:
         yield
+        return
     except Interrupted as stop:
-        last_words(stop, EXIT_CONTINUE)
+        text, code = stop, EXIT_CONTINUE
     except KeyboardInterrupt:
-        last_words(f"interrupted; {CONTINUES}", EXIT_CTRL_C)
-    except MISTAKES as error:
-        last_words(f"error: {error}", EXIT_USER)
+        text, code = f"interrupted; {CONTINUES}", EXIT_CTRL_C
+    except UserError as error:
+        text, code = f"error: {error}", EXIT_USER
     except BrokenPipeError:  # `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
         raise SystemExit(EXIT_NO_READER) from None
     except OSError as error:  # its file and its reason: a full disk, a folder that is read-only
         why = f"{error.strerror or error}: {error.filename}" if error.filename else error
-        last_words(f"error: {why}; mend that, then {CONTINUES}", EXIT_USER)
+        text, code = f"error: {why}; mend that, then {CONTINUES}", EXIT_USER
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def last_words(text, code):
-    """To stderr, if anybody reads it: with `2>&1 | tee log` Ctrl-C has ended tee before us."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # with `2>&1 | tee log` Ctrl-C has ended tee before us
         print(text, file=sys.stderr, flush=True)
-    raise SystemExit(code) from None
+    raise SystemExit(code)
 
 
 @contextlib.contextmanager
 def finish_step():
-    """Inside, Ctrl-C and SIGTERM wait: they only enter the list that is given. A second Ctrl-C does not."""
+    """Inside, Ctrl-C and SIGTERM wait: they only enter the list that is given. At the end they are raised, on
+    all ranks alike. A second Ctrl-C does not wait."""
     arrived = []
 
     def note(number, frame):
@@ -112,6 +104,11 @@ def finish_step():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    stopped, by_hand = any_rank(bool(arrived), signal.SIGINT in arrived)
+    if by_hand:
+        raise KeyboardInterrupt
+    if stopped:
+        raise_interrupted()
 
 
 # ------------------------------------------------------------------------------------------ flags
@@ -137,37 +134,33 @@ non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < 
 
 def duration(text):
     """ "90s", "9m", "1.5h", "1:30:00" or plain seconds -> seconds."""
-    parts = re.fullmatch(r"(?:(\d+):)?(\d+):(\d+)", text)
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if parts:
-        hours, minutes, seconds = (int(part or 0) for part in parts.groups())
-        found = 3600 * hours + 60 * minutes + seconds
-    else:
-        found = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0
+    found = 0
+    if re.fullmatch(r"(\d+:)?\d+:\d+", text):
+        found = sum(int(part) * 60**i for i, part in enumerate(reversed(text.split(":"))))
+    elif match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text):
+        found = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
     if not found:
         raise argparse.ArgumentTypeError(f"must be a time such as 90s, 9m, 1.5h or 1:30:00, not {text!r}")
     return found
 
 
-# Rows of a recipe that a flag of the same name overrides.
+# Rows of a recipe that a flag of the same name overrides, and those that are not for the model.
 OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
 OVERRIDES += ("max_length", "limit_test")
+TRAINING = {*OVERRIDES, "clip", "technique", "denoise_norm", "stride", "hours"} - {"max_length"}
 
 
 def for_terminals(docstring, width=80):
     """A docstring as -h shows it: paragraphs filled; of an example that is too long the explanation, which
     two spaces set apart, on a line of its own."""
-
-    def fitting(line):
-        return line if len(line) <= width else re.sub(r"(?<=\S)  +", "\n        ", line)
-
     blocks = [b if b.startswith(" ") else textwrap.fill(b, width) for b in docstring.split("\n\n")]
-    return "\n\n".join("\n".join(map(fitting, block.splitlines())) for block in blocks)
+    lines = "\n\n".join(blocks).splitlines()
+    return "\n".join(x if len(x) <= width else re.sub(r"(?<=\S)  +", "\n        ", x) for x in lines)
 
 
 def make_parser(description, tasks, techniques=True, trains=True):
-    """A parser with the flags that every experiment has; `tasks` are the columns of its table. techniques:
-    with the flags of paper A's training techniques; trains: with those that change a recipe."""
+    """A parser with the flags of every experiment; `tasks` are the columns of its table. techniques: with the
+    flags of paper A's training techniques; trains: with those that change a recipe."""
     parser = argparse.ArgumentParser(
         usage="python %(prog)s --task TASK [TASK ...] [flags]",
         description=for_terminals(description),
@@ -194,15 +187,13 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
     add("--set-last-tenth", action="store_true", default=None,
         help="set the rate to 0.1 x LR for the last 10 %% of the steps, even if it was lower (authors' code)")
-    add("--no-bucket", dest="bucket", action="store_false", default=None,
-        help="mix all lengths in a batch: slower")
+    add("--no-bucket", dest="bucket", action="store_false", default=None, help="mix all lengths: slower")
     add("--limit", type=positive_int, metavar="N",
         help="train on N examples; smaller sets lie in larger ones; ListOps makes more than it has")
     add("--limit-test", type=positive_int, metavar="N", help="test on N examples (a fixed choice)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
-        add("--no-techniques", action="store_true",
-            help="no augmentation, shuffling, denoising or further sets")
+        add("--no-techniques", action="store_true", help="no augmentation, shuffling, denoising, more sets")
         add("--augment", choices=("paper", "flip", "d4", "none"), help="training augmentation of images")
 
     add = parser.add_argument_group("execution (does not change which run this is)").add_argument
@@ -253,11 +244,6 @@ def parse_args(parser, argv):
 def chosen(values, every):
     """The values given to a flag, "all" spelled out, each once: those of the table first, in its order."""
     return list(every) if "all" in values else sorted({*values}, key=list(every).index)
-
-
-# Rows of a recipe that are not for the model.
-TRAINING = ("lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "epochs", "steps", "clip")
-TRAINING += ("technique", "augment", "denoise_norm", "stride", "hours", "limit_test")
 
 
 def column(table, tasks, task):
@@ -314,35 +300,32 @@ def autocast_on(device, amp):
     return torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(amp, device))
 
 
-def cpu_name():
+def linux_says(file, name):
+    """What stands behind "name:" in a file of /proc; None on other systems."""
     with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    return platform.processor() or platform.machine()
+        rows = Path("/proc", file).read_text().splitlines()
+        return next(row.partition(":")[2].strip() for row in rows if row.startswith(name))
 
 
 def device_name(device):
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    threads = f"{cpu_name()}, {torch.get_num_threads()} threads"
-    return threads if device.type == "cpu" else f"{device.type} {cpu_name()}"
+    name = linux_says("cpuinfo", "model name") or platform.processor() or platform.machine()
+    return f"{name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type} {name}"
 
 
 def git_state():
     """(commit, dirty) of the code that runs, or (None, None) outside a repository. dirty: some script is not
     as in the commit, or in none."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    status = [*git, "status", "--porcelain", "--untracked-files=all", "--", "*.py"]
-    options = dict(capture_output=True, text=True, check=True)
+    git = dict(cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     try:
-        commit = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], **options).stdout.strip()
-        return commit, bool(subprocess.run(status, **options).stdout.strip())
+        commit = subprocess.run("git rev-parse --short=12 HEAD".split(), **git).stdout.strip()
+        return commit, bool(subprocess.run("git status --porcelain -uall -- *.py".split(), **git).stdout)
     except (OSError, subprocess.CalledProcessError):
         return None, None
 
 
 def reset_peak(device):
-    """Forget the peak memory up to here."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     else:
@@ -354,27 +337,22 @@ def peak_gb(device):
     """Peak memory since reset_peak: of the GPU, or of this process on a CPU under Linux; else None."""
     if device.type == "cuda":
         return round(torch.cuda.max_memory_allocated(device) / 1e9, 2)
-    with contextlib.suppress(OSError, StopIteration):
-        rows = Path("/proc/self/status").read_text().splitlines()
-        return round(1024 * next(int(row.split()[1]) for row in rows if row.startswith("VmHWM")) / 1e9, 2)
-    return None
+    peak = linux_says("self/status", "VmHWM")  # "123456 kB"
+    return peak and round(1024 * int(peak.split()[0]) / 1e9, 2)
 
 
 # ------------------------------------------------------------------------------------------ ranks
 
 
 def join_ranks(parser, device):
-    """Under torchrun (told by its environment variables), join the other processes, each with a GPU of its
-    own where there are any."""
+    """Under torchrun, join the other processes, each with a GPU of its own where there are any."""
     if not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() or dist.is_initialized():
         return
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
     if cuda:
-        local = int(os.environ["LOCAL_RANK"])
-        if local >= torch.cuda.device_count():
-            parser.error(
-                f"this machine has {torch.cuda.device_count()} GPUs; give torchrun no more processes"
-            )
+        local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local >= gpus:
+            parser.error(f"this machine has {gpus} GPUs; give torchrun no more processes")
         torch.cuda.set_device(local)
     # Gradients travel between the devices; what the hosts agree on (when to stop) must not wait for those.
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
@@ -420,11 +398,8 @@ def sum_totals(totals):
 
 
 def sum_gradients(model, loss):
-    """Replace gradients by their sums over the ranks -> the sum of the losses.
-
-    Sums, not means: a loss is divided by the counts of the global batch already. One flat message: these
-    models have 0.1 to 20 million parameters, so that there is little to hide behind the backward pass.
-    """
+    """Replace gradients by their sums over the ranks -> the sum of the losses. Sums, not means: a loss is
+    divided by the counts of the global batch already. One message: these models are small."""
     if ranks() == 1:
         return loss
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -441,19 +416,15 @@ def sum_gradients(model, loss):
 
 def decays(name):
     """Paper A's weight-decay rule, by parameter name (the authors' code): biases, norms and the token
-    embedding never decay; linear, convolution, kernel and other weights do, a learned positional table
-    among them; the rest does not."""
-    if any(part in name for part in ("bias", "norm", "embedding")):
-        return False
-    return any(part in name for part in ("linear", "conv", "kernel", "weight"))
+    embedding never decay; other weights do, a learned positional table among them; the rest does not."""
+    never, always = ("bias", "norm", "embedding"), ("linear", "conv", "kernel", "weight")
+    return not any(part in name for part in never) and any(part in name for part in always)
 
 
 def parameter_groups(model, hp):
-    """Every trainable parameter in exactly one AdamW group of equal (lr, weight decay).
-
-    hp["decay"]: "weights" = the rule of `decays` (paper A), "all" = every parameter (paper B). A
-    parameter's own wish, `p.optim = {"lr": ..., "weight_decay": ...}` on SSM states, comes first.
-    """
+    """Every parameter in exactly one AdamW group of equal (lr, weight decay). hp["decay"]: "weights" = the
+    rule of `decays` (paper A), "all" = every parameter (paper B). A parameter's own wish, `p.optim = {"lr":
+    ..., "weight_decay": ...}` on SSM states, comes first."""
     groups = {}
     for name, p in model.named_parameters():
         wish = getattr(p, "optim", {})
@@ -470,18 +441,15 @@ def make_optimizer(model, hp):
 
 class PlateauSchedule:
     """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss, and 0.1 x the initial
-    rate for the last 10 % of the steps.
-
-    The paper says that the last tenth REDUCES the rate: min(lr, 0.1 x initial) in each group. The authors'
-    code sets it, which raises the rate after two plateaus: hp["set_last_tenth"]. Both count as the paper's.
-    """
+    rate for the last 10 % of the steps. The paper says that these REDUCE the rate: min(lr, 0.1 x initial).
+    The authors' code sets it, which raises it after two plateaus: hp["set_last_tenth"]. Both count as the
+    paper's."""
 
     def __init__(self, optimizer, hp, steps):
         self.optimizer = optimizer  # not its param_groups: loading a state replaces that list
         self.initial = [group["lr"] for group in optimizer.param_groups]
-        self.plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
-            optimizer, factor=0.2, patience=3, min_lr=1e-7
-        )
+        self.plateau = ReduceLROnPlateau(optimizer, factor=0.2, patience=3, min_lr=1e-7)
+        self.on_epoch = self.plateau.step  # of the training loss
         self.step, self.drop = 0, int(0.9 * steps)
         self.set_last_tenth = hp.get("set_last_tenth", False)
 
@@ -490,9 +458,6 @@ class PlateauSchedule:
         if self.step == self.drop:
             for group, initial in zip(self.optimizer.param_groups, self.initial):
                 group["lr"] = 0.1 * initial if self.set_last_tenth else min(group["lr"], 0.1 * initial)
-
-    def on_epoch(self, train_loss):
-        self.plateau.step(train_loss)
 
     def state_dict(self):
         return {"step": self.step, "plateau": self.plateau.state_dict()}
@@ -518,19 +483,16 @@ class WarmupSchedule:
             progress = (step - warmup) / max(1, horizon - warmup)
             return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        self.schedule = LambdaLR(optimizer, factor)
+        self.on_step = self.schedule.step
         self.state_dict, self.load_state_dict = self.schedule.state_dict, self.schedule.load_state_dict
-
-    def on_step(self):
-        self.schedule.step()
 
     def on_epoch(self, train_loss):
         pass
 
 
 def make_schedule(optimizer, hp, steps):
-    """hp["schedule"]: "plateau" (paper A, default), "constant" or "cosine" (paper B); `steps` of the
-    whole training."""
+    """hp["schedule"]: "plateau" (paper A, default), "constant" or "cosine" (paper B)."""
     plateau = hp.get("schedule", "plateau") == "plateau"
     return (PlateauSchedule if plateau else WarmupSchedule)(optimizer, hp, steps)
 
@@ -539,12 +501,9 @@ def make_schedule(optimizer, hp, steps):
 
 
 def classify_loss(model, batch):
-    """Classification loss of a batch (or of a part of one) and its accuracy.
-
-    A loss is a sum divided by the counts of the WHOLE batch (batch.examples), so the losses of parts
-    and ranks add up to the loss of the batch and splitting changes nothing. Metrics are pairs (sum,
-    count).
-    """
+    """Classification loss of a batch (or of a part of one) and its accuracy. A loss is a sum divided by the
+    counts of the WHOLE batch (batch.examples): so the losses of parts and ranks add up to the loss of the
+    batch, and splitting changes nothing. Metrics are pairs (sum, count)."""
     features = model(batch.tokens, batch.mask)
     return class_terms(model.classify(features, batch.mask, batch.docs), batch)
 
@@ -561,15 +520,13 @@ def class_terms(logits, batch):
     return loss / batch.examples, {"acc": (correct.sum(), len(label))}
 
 
-# Positions whose logits and their temporaries are made at one time; one float32 copy of all logits is kept
-# for the backward pass.
-DENOISE_CHUNK = 1 << 15
+DENOISE_CHUNK = 1 << 15  # positions whose logits are made at one time
 IGNORED = -100  # a target that is no id
 
 
 def denoised(model, features, *others):
-    """What the denoising head makes of features (B, L, D), float32, chunk by chunk because it is the largest
-    tensor of the text runs, with the same positions of each of `others` (B * L, ...)."""
+    """The denoising head's logits of features (B, L, D), float32, chunk by chunk (they are the largest tensor
+    of the text runs), with the same positions of each of `others` (B * L, ...)."""
     for chunk, *rest in zip(*(x.split(DENOISE_CHUNK) for x in (features.flatten(0, 1), *others))):
         yield model.denoise(chunk).float(), *rest
 
@@ -580,8 +537,8 @@ def multitask_loss(model, batch):
     reads the corrupted sequence. Without a corrupted batch (evaluation) this is classify_loss.
 
     deviation: the sum is divided by the number of examples times the mean length of the training set
-    (batch.positions), not by the batch's own number of positions: batches of short texts, which bucketing
-    makes, would else weigh each of their bytes up to ten times as much.
+    (batch.positions), not by the batch's own number of positions: bucketing makes batches of short texts,
+    whose bytes would else weigh up to ten times as much.
     """
     features = model(batch.tokens, batch.mask)
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
@@ -608,16 +565,13 @@ def multitask_loss(model, batch):
 def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """Train `model` on `task` as hp says, keep the weights of the best validation, and test them.
 
-    loss_fn     (model, batch) -> (loss, metrics): the loss of a part of a batch as classify_loss
-                defines it, and {name: (sum, count)} with at least "acc"
-    hp          lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9,
-                0.98), decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it
-                set_last_tenth, False; with the others warmup, 0, and horizon, the end of training), hours
-                (none: end at the first validation after so many), limit_test (none)
-    folder      of this run: last.pt (whole state; a run that was stopped continues from it), best.pt,
-                log.jsonl
-    note        a dict about this process, with the hash of its "code"; the result's "starts" lists the
-                different ones of a run
+    loss_fn   (model, batch) -> (loss, {name: (sum, count)} with at least "acc"), as classify_loss
+    hp        lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9, 0.98),
+              decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it set_last_tenth,
+              False; with the others warmup, 0, and horizon, the end of training), hours (none: end at the
+              first validation after so many), limit_test (none)
+    folder    of this run: last.pt (whole state; a stopped run continues from it), best.pt, log.jsonl
+    note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
     -> dict with the accuracies and what they cost. The number to report is "test_acc": the test accuracy
     at the best validation (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM,
@@ -637,30 +591,27 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
-    at = restore(folder, parts, device, steps, args.fresh)
-    begin(at, note)
-    since = [time.monotonic(), time.process_time()]
-    save = functools.partial(save_state, folder, parts, at, since)
+    at = restore(folder, parts, device, steps, args.fresh, note)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
     batches = endless_batches(task, hp, seed, at["step"], noise)
     if not at["step"]:
-        save()  # from here on the run counts as begun, whatever record it had
+        save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
     with time_limit(args.deadline):
         while not is_over(at, steps, hp):
-            end = min(steps, (len(at["curve"]) + 1) * period)
+            start = len(at["curve"]) * period
+            end = min(steps, start + period)
+            bar = tqdm(total=end - start, initial=at["step"] - start, leave=False, disable=rank() > 0 or None)
             model.train()
-            with step_bar(at, end, period) as bar, finish_step() as stop:
+            with bar, finish_step() as stop:
                 while at["step"] < end:
                     reseed(seed, at["step"], noise)
                     train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
                     schedule.on_step()
                     at["step"] += 1
-                    save_or_stop(at, end, bar, stop, save)
-            if any_rank(bool(stop))[0]:
-                leave(stop, at)  # it came while the epoch's last step was saved
-            train = {name: mean(total) for name, total in sum_totals(at["totals"]).items()}
-            val = measure("val")
-            tick(at, since)
+                    if save_or_look(folder, parts, at, end, bar, stop):
+                        break
+            train, val = means(at["totals"]), measure("val")
+            tick(at)
             keep_validation(folder, at, train, val, model, optimizer, hp)
             print(epoch_line(at, steps, "part" if hp.get("steps") else "epoch"), flush=True)
             warn_at_chance(at["curve"], task, math.ceil(steps / period))
@@ -673,7 +624,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         if best["epoch"] < len(at["curve"]):
             model.load_state_dict(best["model"])
             test = measure("test")
-    tick(at, since)
+    tick(at)
     return {
         "test_acc": test["acc"],
         "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"],
@@ -683,12 +634,6 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         "train_acc": at["curve"][-1]["train"]["acc"],
         "epochs": len(at["curve"]),
         "steps": at["step"],
-    } | costs(at, model, device, args)
-
-
-def costs(at, model, device, args):
-    """Rows of fit's result about what was trained, where, and what it took."""
-    return {
         "params": sum(p.numel() for p in model.parameters()),
         "seconds": round(at["seconds"], 1),
         "cpu_seconds": round(at["cpu_seconds"], 1),
@@ -696,18 +641,8 @@ def costs(at, model, device, args):
         "peak_gb": peak_gb(device),
         "device": device_name(device),
         "ranks": ranks(),
-        "amp": "bf16" if use_bf16(args.amp, device) else "off",
         "starts": at["starts"],
     }
-
-
-def begin(at, note):
-    """Enter this process into the run's list; says so where the code is no longer that of the last one."""
-    if note is None or note in at["starts"]:
-        return
-    if at["starts"] and at["starts"][-1]["code"] != note["code"]:
-        print("note: the code has changed since this run began; --fresh starts it over")
-    at["starts"].append(note)
 
 
 def training_length(task, hp):
@@ -721,66 +656,49 @@ def training_length(task, hp):
 
 def is_over(at, steps, hp):
     """Whether the last validation has been, or the first one after hp["hours"]."""
-    if not at["curve"]:
-        return False
-    last, seconds = at["curve"][-1], 3600 * (hp.get("hours") or math.inf)
-    return last["step"] == steps or any_rank(last["seconds"] > seconds)[0]
+    last = at["curve"][-1] if at["curve"] else {"step": 0, "seconds": 0}
+    return last["step"] == steps or any_rank(last["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
 
 
-def tick(at, since):
-    """Add the time since `since` to what all processes of this run have spent on it."""
+def tick(at):
+    """Add the time since the last tick to what all processes of this run have spent on it."""
     now = time.monotonic(), time.process_time()
-    at["seconds"] += now[0] - since[0]
-    at["cpu_seconds"] += now[1] - since[1]
-    since[:] = now
+    at["seconds"] += now[0] - at["since"][0]
+    at["cpu_seconds"] += now[1] - at["since"][1]
+    at["since"] = now
 
 
-def step_bar(at, end, period):
-    """A progress bar for one period, on a terminal."""
-    start = len(at["curve"]) * period
-    return tqdm(total=end - start, initial=at["step"] - start, leave=False, disable=no_bar())
-
-
-def save_or_stop(at, end, bar, stop, save):
-    """What may be due after a step: a look at the loss, a checkpoint, the end of this process."""
+def save_or_look(folder, parts, at, end, bar, stop):
+    """What may be due after a step: a checkpoint, a look at the loss -> whether a signal has come."""
     bar.update()
-    due = time.monotonic() - at["saved"] > CHECKPOINT_SECONDS
-    stopped, due = any_rank(bool(stop), due)
+    stopped, due = any_rank(bool(stop), time.monotonic() - at["saved"] > CHECKPOINT_SECONDS)
     if stopped or due or at["step"] == end:
-        save()
+        save_state(folder, parts, at)
     elif at["step"] % LOOK_STEPS == 0:
-        bar.set_postfix(loss=f"{require_finite(at):.3f}", acc=f"{mean(at['totals']['acc']):.3f}")
-    if due and bar.disable:  # a log file has no bar
+        require_finite(at, **parts)
+        bar.set_postfix({name: f"{mean(at['totals'][name]):.3f}" for name in ("loss", "acc")})
+    if stopped or (due and bar.disable):  # a log file has no bar
         print(f"step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
-    if stopped:
-        leave(stop, at)
-
-
-def leave(stop, at):
-    """End this process as the signals in `stop` ask; the state is saved."""
-    if signal.SIGINT in stop:
-        raise KeyboardInterrupt
-    raise Interrupted(f"stopped at step {at['step']}; {CONTINUES}")
+    return stopped
 
 
 def keep_validation(folder, at, train, val, model, optimizer, hp):
     """Enter a validation into the curve; keep the weights if it is the best so far."""
-    line = dict(
-        epoch=len(at["curve"]) + 1, step=at["step"], lr=learning_rate(optimizer), train=train, val=val
-    )
+    line = {"epoch": len(at["curve"]) + 1, "step": at["step"], "lr": learning_rate(optimizer)}
+    line |= {"train": train, "val": val, "seconds": round(at["seconds"], 1)}
     if not at["curve"] or val["acc"] > max(past["val"]["acc"] for past in at["curve"]):
         weights = {"model": model.state_dict(), "epoch": line["epoch"], "hp": hp}
         weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
         on_first_rank(save_checkpoint, folder / "best.pt", weights)
-    at["curve"].append(line | {"seconds": round(at["seconds"], 1)})
+    at["curve"].append(line)
     log = "".join(json.dumps(past) + "\n" for past in at["curve"]).encode()
     on_first_rank(write_atomically, folder / "log.jsonl", log)
 
 
-def save_state(folder, parts, at, since):
+def save_state(folder, parts, at):
     """Write last.pt: the parts and `at`, which is how far the run has come. Never one with a NaN in it."""
     require_finite(at, **parts)
-    tick(at, since)
+    tick(at)
     state = {name: part.state_dict() for name, part in parts.items()}
     state |= at | {"totals": sum_totals(at["totals"])}
     on_first_rank(save_checkpoint, folder / "last.pt", state)
@@ -788,7 +706,7 @@ def save_state(folder, parts, at, since):
 
 
 def stream(*key):
-    """A seed for one purpose: stream(seed, "order", epoch) has nothing in common with any other stream."""
+    """A seed for one purpose, such as (seed, "order", epoch)."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -815,8 +733,9 @@ def endless_batches(task, hp, seed, step, noise):
             yield batch
 
 
-def restore(folder, parts, device, steps, fresh):
-    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
+def restore(folder, parts, device, steps, fresh, note):
+    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come, with
+    this process's note among its starts."""
     at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
     state = None if fresh else load_checkpoint(folder / "last.pt", device)
     if state:
@@ -825,26 +744,29 @@ def restore(folder, parts, device, steps, fresh):
                 part.load_state_dict(state[name])
             at = {name: state[name] for name in at}
         except (RuntimeError, ValueError, KeyError) as error:
-            raise UserError(
-                f"{folder / 'last.pt'} is of another model, since the code changed; start over with --fresh"
-            ) from error
+            fault = "is of another model, since the code changed; start over with --fresh"
+            raise UserError(f"{folder / 'last.pt'} {fault}") from error
     if at["curve"] and not (folder / "best.pt").exists():
         raise UserError(f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh")
     if at["step"]:
         print(f"continuing after step {at['step']} of {steps}", flush=True)
     if rank():
         at["totals"] = {}  # up to here they are with rank 0
-    return at | {"saved": time.monotonic()}
+    if note and note not in at["starts"]:
+        if at["starts"] and at["starts"][-1]["code"] != note["code"]:
+            print("note: the code has changed since this run began; --fresh starts it over")
+        at["starts"].append(note)
+    return at | {"saved": time.monotonic(), "since": (time.monotonic(), time.process_time())}
 
 
 @contextlib.contextmanager
 def time_limit(deadline):
-    """SIGTERM to this process at `deadline` (time.monotonic). It is set with the first step, or a run whose
-    time is over before that would never come further."""
+    """SIGTERM to this process at `deadline` (time.monotonic), or after a second where that is over: every
+    start comes further."""
     left = max(1.0, deadline - time.monotonic())
-    timer = threading.Timer(min(left, threading.TIMEOUT_MAX), os.kill, (os.getpid(), signal.SIGTERM))
+    timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
-    if left < math.inf:
+    if left < threading.TIMEOUT_MAX:
         timer.start()
     try:
         yield
@@ -882,22 +804,17 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
     most = (micro_batch or hp["batch_size"]) * task.docs * task.max_length
     if task.test.label.device.type == "cpu":
         most = min(most, 1 << 14)
-    together = finish_step() if ranks() > 1 else contextlib.nullcontext()  # or one rank leaves the others
-    with together as stop:
+    with finish_step() if ranks() > 1 else contextlib.nullcontext():  # or one rank leaves the others
         batches = task.evaluation_batches(split, most, rank(), ranks())
-        title = "validating" if split == "val" else "testing"
-        for batch in tqdm(batches, title, leave=False, disable=no_bar()):
+        for batch in tqdm(batches, split, leave=False, disable=rank() > 0 or None):  # None: on a terminal
             with autocast:
                 loss, metrics = loss_fn(model, batch)
             add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
-    if any_rank(bool(stop))[0]:
-        raise Interrupted(f"stopped in an evaluation; {CONTINUES}")
-    return {name: mean(total) for name, total in sum_totals(totals).items()}
+    return means(totals)
 
 
 def add_up(totals, metrics):
-    """Add metrics {name: (sum, count)} to totals, on the device: reading them here would make the host
-    wait."""
+    """Add metrics {name: (sum, count)} to totals, on the device: to read them the host would wait."""
     for name, (total, count) in metrics.items():
         before = totals.get(name, (0.0, 0))
         totals[name] = before[0] + total, before[1] + count
@@ -907,9 +824,9 @@ def mean(total):
     return float(total[0]) / max(1.0, float(total[1]))
 
 
-def no_bar():
-    """tqdm's `disable`: a bar on a terminal (None), none on the other ranks."""
-    return True if rank() else None
+def means(totals):
+    """{name: mean} over what all ranks have added up."""
+    return {name: mean(total) for name, total in sum_totals(totals).items()}
 
 
 def learning_rate(optimizer):
@@ -920,34 +837,20 @@ def learning_rate(optimizer):
 def epoch_line(at, steps, period="epoch"):
     """The last validation in at most 80 characters: log.jsonl has the rest."""
     line = at["curve"][-1]
-    left = line["seconds"] / line["step"] * (steps - line["step"])
+    left = timedelta(seconds=round(line["seconds"] / line["step"] * (steps - line["step"])))
     train, val = line["train"], line["val"]
     return (
         f"{period} {line['epoch']:3d}  loss {train['loss']:.3f}  train {train['acc']:6.2%}  "
-        f"val {val['acc']:6.2%}  lr {line['lr']:.0e}  {readable(left)} left"
+        f"val {val['acc']:6.2%}  lr {line['lr']:.0e}  {left} left"
     )
 
 
-def readable(seconds):
-    """A duration for people: 50 s, 12 min, 3.4 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def require_finite(at, model=None, optimizer=None, schedule=None):
-    """The mean loss since the last validation. Raises UserError where it, whose sum stays NaN after one NaN,
-    or a weight is no longer a number."""
-    loss = mean(at["totals"].get("loss", (0.0, 1)))
-    finite = math.isfinite(loss)
-    if model is not None:
-        finite = finite and bool(torch.stack([p.isfinite().all() for p in model.parameters()]).all())
-    if not finite:
-        rate = "" if optimizer is None else f", lr {learning_rate(optimizer):.1e}"
-        raise UserError(
-            f"the loss or a weight is no longer a number at step {at['step']}{rate}; try a lower --lr"
-        )
-    return loss
+def require_finite(at, model, optimizer, schedule):
+    """Raise UserError where a weight, or the loss, whose sum stays NaN after one NaN, is no number."""
+    weights = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
+    if not (weights and math.isfinite(mean(at["totals"].get("loss", (0.0, 1))))):
+        where = f"at step {at['step']}, lr {learning_rate(optimizer):.1e}"
+        raise UserError(f"the loss or a weight is no longer a number {where}; try a lower --lr")
 
 
 def chance(split):
@@ -957,11 +860,9 @@ def chance(split):
 
 def warn_at_chance(curve, task, epochs):
     """Warn once, after a tenth of the epochs (at least 5), if no accuracy so far was clearly above chance."""
-    if len(curve) != max(5, epochs // 10):
-        return
     share = chance(task.val)
-    error = math.sqrt(share * (1 - share) / len(task.val.label))
-    if max(line["val"]["acc"] for line in curve) < share + 2 * error:
+    enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
+    if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
         print(
             f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start\n"
             "with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.",
@@ -974,7 +875,7 @@ def out_of_memory_advice(model, batch_size, micro_batch):
     """Raise a UserError that names what helps where memory runs out; for the callers of fit."""
     try:
         yield
-    except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError) as error:
         if "exited unexpectedly" in str(error):  # torch's words
             raise UserError(f"a worker that augments images was killed (memory full?); {CONTINUES}") from None
         known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
@@ -989,25 +890,26 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         raise UserError(f"out of memory on the device; {advice}") from None
 
 
+def torch_normed(model):
+    return any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())
+
+
 def batch_normed(model):
     """Whether some norm of the model looks across examples: models.Norm, which has a `kind`, or torch's."""
-    norms = (torch.nn.modules.batchnorm._BatchNorm,)
-    return any(getattr(m, "kind", None) == "batch" or isinstance(m, norms) for m in model.modules())
+    return torch_normed(model) or any(getattr(m, "kind", None) == "batch" for m in model.modules())
 
 
 def require_splittable(model, batch_size, args):
     """Raise UserError where parts of a batch would not be the same mathematics as the batch."""
-    if ranks() > 1 and any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules()):
+    if ranks() > 1 and torch_normed(model):
         raise UserError("torch's own batch norm is not synchronised here; use models.Norm('batch', ...)")
     if not args.micro_batch or args.micro_batch >= batch_size:
         return
     if args.compile == "reduce-overhead":
         raise UserError("--micro-batch needs --compile without reduce-overhead, which overwrites gradients")
     if batch_normed(model):
-        raise UserError(
-            "--micro-batch would change this model: its batch normalisation needs the whole batch at once; "
-            "leave the flag out, share the batch between GPUs with torchrun, or give a smaller --batch-size"
-        )
+        advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
+        raise UserError(f"--micro-batch would change this model, whose norm needs the whole batch; {advice}")
 
 
 # ------------------------------------------------------------------------------------------ checkpoints
@@ -1034,9 +936,6 @@ def load_checkpoint(path, device, remedy="start over with --fresh"):
     if not path.exists():
         return None
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        return dict(torch.load(path, map_location=device, weights_only=True))
     except Exception as error:  # torch raises a dozen types for a damaged file
         raise UserError(f"checkpoint {path} cannot be read ({type(error).__name__}); {remedy}") from error
-    if not isinstance(state, dict):
-        raise UserError(f"checkpoint {path} holds a {type(state).__name__} and no dict; {remedy}")
-    return state

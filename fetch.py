@@ -27,7 +27,11 @@ except ImportError:  # Windows
     fcntl = None
 
 
-class DataError(Exception):
+class UserError(Exception):
+    """A mistake that the user can mend. The message is one sentence that says how."""
+
+
+class DataError(UserError):
     """Data that is missing, damaged or not what it claims to be, in one sentence that says what to do."""
 
 

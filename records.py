@@ -1,5 +1,4 @@
-"""What is a run, where is its record, and how do records become tables and figures? Imports common, never
-the other way round.
+"""What is a run, where is its record, and how do records become tables and figures?
 
     python records.py runs/RUN results/curves/RUN.jsonl   draw the curves of runs into curves.png
 
@@ -17,17 +16,14 @@ import math
 import re
 import statistics
 import sys
+import textwrap
 from pathlib import Path
 
 import torch
 
 import common
 from common import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows: nobody waits for anybody
-    fcntl = None
+from fetch import fcntl  # None on Windows: nobody waits for anybody
 
 
 class Busy(Exception):
@@ -38,10 +34,8 @@ class Busy(Exception):
 
 
 def make_identity(args, script, task, model, cell, seed, hp):
-    """What makes a run this run: two runs with the same identity are the same cell, and only those.
-
-    The experiment's name is that of the file `script`, so a copied script has runs of its own.
-    """
+    """What makes a run this run: two runs with the same identity are the same cell, and only those. The
+    experiment's name is that of the file `script`, so a copied script has runs of its own."""
     identity = {"exp": Path(script).stem.removeprefix("exp_"), "task": task.name, "model": model}
     identity |= {"cell": cell, "seed": seed, "hp": hp, "limit": args.limit, "data": task.source["hash"]}
     identity |= {"smoke": args.smoke} | ({"mini": True} if args.mini else {})
@@ -63,16 +57,12 @@ def code_hash(script):
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
-def finished(out, name):
-    """The newest record of a run whose training has ended (its last.pt is gone), or None."""
-    if (out / name / "last.pt").exists():
-        return None
-    return next((r for r in reversed(read_records([out / "results.jsonl"])) if r["run"] == name), None)
-
-
 def is_done(args, script, name):
-    """Whether this run is finished and --fresh does not ask for it again; says so."""
-    done = common.on_first_rank(finished, args.out, name)
+    """Whether this run is finished (it has a record, and no last.pt any more) and --fresh does not ask for it
+    again; says so."""
+    path, last = args.out / "results.jsonl", args.out / name / "last.pt"
+    newest = lambda: {r["run"]: r for r in read_records([path])}.get(name)  # noqa: E731
+    done = common.on_first_rank(lambda: None if last.exists() else newest())
     if not done or args.fresh:
         return False
     what = f"{done['test_acc']:.2%}" if done.get("score", "accuracy") == "accuracy" else "pretrained"
@@ -86,14 +76,14 @@ def is_done(args, script, name):
 def claimed(args, name):
     """The run's folder, held by this process alone. Raises Busy where another process has it: both would
     write the same last.pt. The system frees the lock of a process that is killed."""
-    folder = args.out / name
-    if common.rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "a") if common.rank() == 0 else contextlib.nullcontext() as lock:
-        taken = False
-        if fcntl and lock:
+    folder, taken = args.out / name, False
+    with contextlib.ExitStack() as held:
+        if common.rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(open(folder / "lock", "a"))
             try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if fcntl:
+                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 taken = True
         if common.any_rank(taken)[0]:
@@ -135,20 +125,13 @@ def announce(args, folder, model, task, hp):
     """The first lines of a training: its run, its data, its size, its recipe."""
     device = common.resolve_device(args.device)
     precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
-    n = len(task.train.label)
-    length = hp.get("max_length") or task.max_length
+    n, length = len(task.train.label), hp.get("max_length") or task.max_length
     steps, _ = common.training_length(task, hp)
     print(f"\n{folder}")
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
     print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
-    line = " "
-    for row, value in hp.items():
-        word = f" {row}={value}"
-        if len(line) + len(word) > 80:
-            print(line)
-            line = " "
-        line += word
-    print(line, flush=True)
+    rows = " ".join(f"{row}={value}" for row, value in hp.items())
+    print(textwrap.fill(rows, 80, initial_indent="  ", subsequent_indent="  "), flush=True)
 
 
 def budget(args, hp, paper):
@@ -168,18 +151,16 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
     hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
     expected            the paper's accuracy in percent, printed beside ours
     """
-    for flag, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
-        if getattr(args, flag) not in (None, found):  # the record would say what was not done
-            raise UserError(f"--{flag.replace('_', '-')}: the script does not cut its task; see data.limited")
+    for row, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
+        if getattr(args, row) not in (None, found):  # the record would say what was not done
+            raise UserError(f"{common.flag(row)}: the script does not cut its task; see data.limited")
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if args.eval:
         return test_again(args, run_name(identity), task, build(), loss_fn, hp)
     if is_done(args, script, run_name(identity)):
         return
-    tier = budget(args, hp, paper)
-    line = train(
-        args, script=script, identity=identity, task=task, hp=hp, build=build, loss_fn=loss_fn, budget=tier
-    )
+    how = dict(task=task, hp=hp, build=build, loss_fn=loss_fn, budget=budget(args, hp, paper))
+    line = train(args, script=script, identity=identity, **how)
     print(outcome(args, line, paper, expected), flush=True)
 
 
@@ -207,13 +188,9 @@ def outcome(args, line, paper, expected):
     report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
     if line["smoke"]:
         worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
-    return (
-        f"test accuracy {line['test_acc']:.2%} (best validation: {line['best_epoch']} of {line['epochs']})\n"
-        f"  {worth}\n"
-        f"  weights: {args.out / line['run'] / 'best.pt'}\n"
-        f"  record: {args.out / 'results.jsonl'}\n"
-        f"  table: {report}"
-    )
+    best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
+    places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
+    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
 
 
 def run_cells(args, cells, run, report=None):
@@ -222,15 +199,15 @@ def run_cells(args, cells, run, report=None):
     A cell that cannot be trained does not keep the others from their turn: at the end Interrupted is raised
     if other processes were at some of the cells, UserError if some failed.
     """
-    seeds = range(args.seed, args.seed + args.seeds)
-    runs, failed, busy = list(itertools.product(cells, seeds)), 0, 0
+    runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
+    failed = busy = 0
     for cell, seed in runs:
         try:
             run(args, *cell, seed)
         except Busy as note:
             print(f"note: {note}", file=sys.stderr, flush=True)
             busy += 1
-        except common.MISTAKES as error:
+        except UserError as error:
             if len(runs) == 1 or common.ranks() > 1:  # ranks that go on alone wait for each other
                 raise
             print(f"error: {error}", file=sys.stderr, flush=True)
@@ -259,44 +236,40 @@ def append_record(path, line):
         f.write(b"\n" * bool(torn) + json.dumps(line).encode() + b"\n")
 
 
+READ = dict.fromkeys(("run", "exp", "task", "model", "budget", "date"), str)  # what tables read of a record
+READ |= dict.fromkeys(("val_acc", "test_acc", "seconds"), float) | dict(seed=int, limit=(int, type(None)))
+READ |= dict.fromkeys(("cell", "hp", "data"), dict)
+
+
 def is_record(line):
     """Whether a JSON value has what every table reads of a record, each of its type."""
-    texts, numbers = ("run", "exp", "task", "model", "budget", "date"), ("val_acc", "test_acc")
     return (
         isinstance(line, dict)
-        and all(isinstance(line.get(k), str) for k in texts)
-        and all(isinstance(line.get(k), dict) for k in ("cell", "hp", "data"))
+        and all(isinstance(line.get(row), kind) for row, kind in READ.items())
         and isinstance(line["data"].get("hash"), str)
-        and all(isinstance(line.get(k), float) for k in numbers)
         and line["test_acc"] <= 1
         and (line["test_acc"] >= 0 or line.get("score") == "R^2")
-        and isinstance(line.get("seed"), int)
-        and isinstance(line.get("seconds"), float)
         and not any(isinstance(v, (list, dict)) for v in line["cell"].values())
-        and isinstance(line.get("limit"), (int, type(None)))
     )
 
 
 def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
-    for path in paths:
-        if not path.is_file():
-            continue
-        lines, strange = [], []
+    for path in filter(Path.is_file, paths):
+        strange = []
         for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
             try:
                 line = json.loads(text) if text.strip() else None
             except (ValueError, RecursionError):
                 line = text
             if is_record(line):
-                lines.append(line)
+                records.append(line)
             elif line is not None:
-                strange.append(number)
+                strange.append(str(number))
         if strange:
-            numbers = ", ".join(map(str, strange[:5])) + ", ..." * (len(strange) > 5)
+            numbers = ", ".join(strange[:5]) + ", ..." * (len(strange) > 5)
             print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
-        records += lines
     return records
 
 
@@ -305,37 +278,26 @@ def report_records(args, script, tasks=None, models=None, cell=None):
 
     tasks, models, cell   what the table has; cells with other keys than `cell` are not its
     """
-    exp = Path(script).stem.removeprefix("exp_")
-    default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
-    paths = [Path(p) for p in args.report or []] or default
-    missing = [str(p) for p in paths if args.report and not p.is_file()]
-    if missing:
+    exp, given = Path(script).stem.removeprefix("exp_"), [Path(p) for p in args.report or []]
+    if missing := [str(p) for p in given if not p.is_file()]:
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
-    records = [r for r in read_records(paths) if r["exp"] == exp and not r.get("smoke")]
-    newest = {r["run"]: r for r in sorted(records, key=lambda r: r["date"])}
+    default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
+    newest = {r["run"]: r for r in sorted(read_records(given or default), key=lambda r: r["date"])}
     wanted = tasks if not args.task or "all" in args.task else args.task
-    return [
-        r
-        for r in newest.values()
-        if (wanted is None or r["task"] in wanted)
-        and (models is None or r["model"] in models)
-        and (cell is None or r["cell"].keys() <= {*cell})
-    ]
+    found = [r for r in newest.values() if r["exp"] == exp and not r.get("smoke")]
+    found = [r for r in found if wanted is None or r["task"] in wanted]
+    found = [r for r in found if models is None or r["model"] in models]
+    return [r for r in found if cell is None or r["cell"].keys() <= {*cell}]
 
 
 def finished_runs(args, task, exps):
     """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke,
     mini runs with --mini."""
     newest = {r["run"]: r for r in read_records([args.out / "results.jsonl"])}
-    return [
-        r
-        for r in newest.values()
-        if r["task"] == task
-        and r["exp"] in exps
-        and (bool(r.get("smoke")), bool(r.get("mini"))) == (args.smoke, args.mini)
-        and (args.out / r["run"] / "best.pt").exists()
-        and not (args.out / r["run"] / "last.pt").exists()
-    ]
+    found = [r for r in newest.values() if r["task"] == task and r["exp"] in exps]
+    found = [r for r in found if (r.get("smoke", False), r.get("mini", False)) == (args.smoke, args.mini)]
+    found = [r for r in found if (args.out / r["run"] / "best.pt").exists()]
+    return [r for r in found if not (args.out / r["run"] / "last.pt").exists()]
 
 
 def rebuilt(path, model_class, fits=lambda arguments: None):
@@ -374,8 +336,7 @@ def percent(value, signed=False):
 
 def summary(records):
     """ "88.96 ± 0.21 (n=3)", mean and standard deviation over the seeds in `records`; a dash for none. Where
-    some stayed at chance, as happens on Pathfinder and Path-X, a mean alone would mislead:
-    "70.12 ± 17.42 (n=5, 2 learnt)"."""
+    some stayed at chance a mean alone would mislead: "70.12 ± 17.42 (n=5, 2 learnt)"."""
     if not records:
         return "—"
     accuracies = [r["test_acc"] for r in records]
@@ -388,9 +349,8 @@ def summary(records):
 
 
 def mean_and_error(records):
-    """Mean test accuracy of the seeds of one cell and its standard error, the root-n rule: of the variance
-    over seeds, or of the variance that the size of the test set gives every single accuracy, whichever is
-    larger (of two seeds the first alone can be close to 0 by luck)."""
+    """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the variance
+    over seeds or, where it is larger, of that which the size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
     tested = records[0]["hp"].get("limit_test") or records[0]["data"].get("counts", {}).get("test", 10_000)
@@ -407,8 +367,7 @@ def marks(record):
 def terms(record, paper):
     """What a run was trained with, in words, as far as it is not in `paper`, its recipe. Runs with equal
     terms may be compared."""
-    hp = record["hp"]
-    words = [f"{record['limit']:,} examples"] if record["limit"] else []
+    hp, words = record["hp"], [f"{record['limit']:,} examples"] if record["limit"] else []
     changed = {k: hp.get(k) for k in {**paper, **hp} if hp.get(k) != paper.get(k) and k != "set_last_tenth"}
     if "epochs" in changed:
         of = f" of {paper['epochs']}" if paper.get("epochs") else ""
@@ -419,22 +378,27 @@ def terms(record, paper):
     return ", ".join(words)
 
 
-def best_recipe(records):
-    """If a cell was run with several recipes or on several data sets, the records of the one with the best
-    mean validation accuracy; says what is left out."""
+def grouped(records, key):
+    """{key(record): the records that have it}"""
     groups = {}
     for r in records:
-        groups.setdefault(json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True), []).append(r)
+        groups.setdefault(key(r), []).append(r)
+    return groups
+
+
+def best_recipe(records):
+    """Of several recipes or data sets the records of the one with the best mean validation accuracy; says
+    what is left out."""
+    groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
     best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
-    if len(best) < len(records):
-        print(f"left out: {len(records) - len(best)} runs beside {best[0]['run']}, another recipe that")
-        print("validated worse")
+    if left := len(records) - len(best):
+        print(f"left out: {left} runs beside {best[0]['run']}, another recipe that\nvalidated worse")
     return best
 
 
 def paper_and_ours_rows(label, paper, records, tasks):
-    """Rows of a table for one model: the paper's numbers (or None), ours, and the difference; a column
-    for each of `tasks` and one for the average, which is there only when all tasks are."""
+    """Rows of a table for one model: the paper's numbers (or None), ours, and the difference; a column for
+    each of `tasks` and one for the average of all."""
     cells = {name: best_recipe([r for r in records if r["task"] == name]) for name in tasks}
     ours = [statistics.mean(r["test_acc"] for r in cells[name]) if cells[name] else None for name in tasks]
     ours.append(None if None in ours else statistics.mean(ours))
@@ -448,23 +412,21 @@ def paper_and_ours_rows(label, paper, records, tasks):
 
 
 def numbers(words):
-    """Those of a text, to sort by: 4 epochs stand before 16."""
+    """Of a text, to sort by: 4 epochs stand before 16."""
     return [int(n) for n in re.findall(r"\d+", words.replace(",", ""))]
 
 
 def print_reduced(table, records, variant, recipe, titles):
-    """Print the runs below the paper's budget, if there are any. Runs of one task on equal terms are
-    neighbours, in the order of the variants; they may be compared.
+    """Print the runs below the paper's budget, if there are any; those of one task on equal terms together.
 
-    variant   {run: name of its row}, in the order of the rows
-    recipe    record -> the paper's full recipe of its cell
-    titles    {task: title}, in the order of the rows
+    variant, titles   {run: name of its row}, {task: title}, in the order of the rows
+    recipe            record -> the paper's full recipe of its cell
     """
-    groups, tasks, names = {}, list(titles), list(dict.fromkeys(variant.values()))
-    for r in records:
-        if r["budget"] == "reduced":
-            key = tasks.index(r["task"]), terms(r, recipe(r)), names.index(variant[r["run"]])
-            groups.setdefault(key, []).append(r)
+    tasks, names = list(titles), list(dict.fromkeys(variant.values()))
+    groups = grouped(
+        [r for r in records if r["budget"] == "reduced"],
+        lambda r: (tasks.index(r["task"]), terms(r, recipe(r)), names.index(variant[r["run"]])),
+    )
     if groups:
         rows = [
             [titles[tasks[i]], names[j], summary(best_recipe(groups[i, words, j])), words]
@@ -476,15 +438,15 @@ def print_reduced(table, records, variant, recipe, titles):
 
 def report_plain(args, script):
     """The table of a script without a paper: a row for each task, model, cell and recipe."""
-    groups, first = {}, {}
-    for r in report_records(args, script):
-        key = r["budget"], r["task"], r["model"], json.dumps(r["cell"])
-        first.setdefault(key, r["hp"] | {"steps": None, "limit_test": None})
-        groups.setdefault((*key, terms(r, first[key])), []).append(r)
-    rows = []
-    for (tier, task, model, cell, words), group in sorted(groups.items()):
-        cell = ", ".join(f"{k} {v}" for k, v in json.loads(cell).items())
-        rows.append([task, model, cell or "—", tier, words or "—", summary(best_recipe(group))])
+    first = {}
+
+    def row(r):
+        cell = ", ".join(f"{k} {v}" for k, v in r["cell"].items()) or "—"
+        key = r["task"], r["model"], cell, r["budget"]
+        return *key, terms(r, first.setdefault(key, r["hp"] | {"steps": None, "limit_test": None})) or "—"
+
+    groups = grouped(report_records(args, script), row)
+    rows = [[*key, summary(best_recipe(groups[key]))] for key in sorted(groups)]
     print(markdown(["task", "model", "cell", "budget", "changed", "test accuracy (%)"], rows))
     print("\nSmoke runs are left out: their accuracy means nothing." if not rows else "")
 
@@ -495,8 +457,8 @@ ERRORS = 2.5  # standard errors to each side of a difference
 
 
 def verdict(difference, error, low, high):
-    """A claim says that a difference lies between low and high. It is supported if the whole interval of
-    `ERRORS` standard errors around what was measured does, contradicted if none of it does."""
+    """What becomes of the claim that a difference lies between low and high: supported if all of the interval
+    of `ERRORS` standard errors around what was measured does, contradicted if none of it does."""
     left, right = difference - ERRORS * error, difference + ERRORS * error
     if low <= left and right <= high:
         return "supports"
@@ -511,16 +473,16 @@ def judged(claims, cells):
     cells    {(task, label): records}, of at least two seeds each to be judged
     """
     rows = []
-    for words, terms_of_sum, low, high in claims:
+    for words, signed, low, high in claims:
         bounds = f"≥ {low:g}" if high is None else f"≤ {high:g}" if low is None else f"{low:g} to {high:g}"
-        groups = [cells.get((task, label), []) for _, task, label in terms_of_sum]
-        if min(map(len, groups)) < 1:
+        groups = [cells.get((task, label), []) for _, task, label in signed]
+        n = min(map(len, groups))
+        if not n:
             rows.append([words, "—", bounds, "not yet"])
             continue
-        found = [mean_and_error(group) for group in groups]
-        difference = 100 * sum(sign * mean for (sign, _, _), (mean, _) in zip(terms_of_sum, found))
-        error = 100 * math.sqrt(sum((sign * e) ** 2 for (sign, _, _), (_, e) in zip(terms_of_sum, found)))
-        n = min(map(len, groups))
+        found = [(sign, *mean_and_error(group)) for (sign, _, _), group in zip(signed, groups)]
+        difference = 100 * sum(sign * mean for sign, mean, _ in found)
+        error = 100 * math.sqrt(sum((sign * error) ** 2 for sign, _, error in found))
         low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
         answer = verdict(difference, error, low, high) if n > 1 else "one seed: not yet"
         rows.append([words, f"{difference:+.1f} ± {error:.1f} (n={n})", bounds, answer])
@@ -528,20 +490,19 @@ def judged(claims, cells):
 
 
 def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure):
-    """Print a script's mini tier and draw its figure: ours with n and standard error, the paper's numbers for
-    orientation, what a cell costs, and the claims with their verdicts.
+    """Print a script's mini tier, with what a cell costs and the claims' verdicts, and draw its figure.
 
     variants   labels of the rows, in their order; more are added as records have them
     label      record -> label of its row; None leaves the record out
     recipe     record -> the recipe of its cell in the mini table
     paper      (task, label) -> the paper's accuracy at full size, or None
     """
-    cells = {}
-    for r in records:
-        if r["budget"] != "mini" or label(r) is None:
-            continue
+
+    def cell(r):
         words = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
-        cells.setdefault((r["task"], label(r) + (f"; {words}" if words else "")), []).append(r)
+        return r["task"], label(r) + (f"; {words}" if words else "")
+
+    cells = grouped([r for r in records if r["budget"] == "mini" and label(r) is not None], cell)
     tasks = [name for name in tasks if any(task == name for task, _ in cells)]
     print(f"### {title} (mini tier)\n")
     if not cells:
@@ -550,12 +511,8 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
         print("Test accuracy in % ± standard error, n seeds, minutes of one core, parameters (paper: full)\n")
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
         labels.sort(key=lambda row: numbers(row.partition("; ")[2]))  # the table's own first
-        rows = []
-        for name in labels:
-            groups = [cells.get((task, name), []) for task in tasks]
-            if any(groups):
-                papers = [paper(task, name) for task in tasks]
-                rows.append([name, *(mini_text(group, p) for group, p in zip(groups, papers))])
+        there = [name for name in labels if any((task, name) in cells for task in tasks)]
+        rows = [[x, *(mini_text(cells.get((task, x)), paper(task, x)) for task in tasks)] for x in there]
         rows.append(["chance", *(baseline_text(cells, task, "majority") for task in tasks)])
         if "listops" in tasks:
             rule = baseline_text(cells, "listops", "root rule")
@@ -564,7 +521,9 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
         unofficial = {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}
         if unofficial:
             print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
-        plot_mini(cells, tasks, titles, labels, paper, title, args.out / figure)
+        unchanged = [name for name in there if "; " not in name]
+        if unchanged:
+            plot_mini(cells, tasks, titles, unchanged, paper, title, args.out / figure)
     if args.task and "all" not in args.task:  # the records of the others were left out
         claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
     if claims:
@@ -590,32 +549,22 @@ def mini_text(records, paper):
 
 
 def baseline_text(cells, task, name):
-    found = [r for (t, _), group in cells.items() for r in group if t == task]
-    value = (
-        found[0]["data"]
-        .get("baselines", {})
-        .get(name, found[0].get("chance") if name == "majority" else None)
-    )
-    return "—" if value is None else f"{100 * value:.1f}"
+    first = next(group[0] for (t, _), group in cells.items() if t == task)
+    known = {"majority": first.get("chance")} | first["data"].get("baselines", {})
+    return "—" if known.get(name) is None else f"{100 * known[name]:.1f}"
 
 
 def plot_mini(cells, tasks, titles, labels, paper, title, path):
-    """Ours at the mini tier (dots with standard errors) and the paper's at full size (circles), one panel a
-    task, one line a variant."""
-    there = {name for _, name in cells if "; " not in name}  # cells of the table, nothing changed
-    labels = [name for name in labels if name in there]
-    if not labels:
-        return
-    plt = pyplot()
-    size = (2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels))
-    figure, axes = plt.subplots(1, len(tasks), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    """Ours (dots with standard errors) and the paper's at full size (circles), a panel a task."""
+    size = dict(figsize=(2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels)), layout="constrained")
+    figure, axes = pyplot().subplots(1, len(tasks), sharey=True, squeeze=False, **size)
     for task, axis in zip(tasks, axes[0]):
         for y, name in enumerate(labels):
             if (task, name) in cells:
                 mean, error = mean_and_error(cells[task, name])
                 axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=ORANGE, label="ours, mini tier")
-            if paper(task, name) is not None:
-                axis.plot(paper(task, name), y, "o", fillstyle="none", color=BLUE, label="paper, full size")
+            if (value := paper(task, name)) is not None:
+                axis.plot(value, y, "o", fillstyle="none", color=BLUE, label="paper, full size")
         axis.set(title=titles[task], xlabel="test accuracy (%)")
         axis.set_yticks(range(len(labels)), labels)
         axis.grid(alpha=0.3)
@@ -661,11 +610,10 @@ def plot_curves(paths, path):
     figure, axis = pyplot().subplots(figsize=(7, 4), layout="constrained")
     for i, log in enumerate(path / "log.jsonl" if path.is_dir() else path for path in paths):
         lines = [json.loads(text) for text in log.read_text().splitlines()]
-        steps = [line["step"] for line in lines]
+        name = log.parent.name if log.name == "log.jsonl" else log.stem
         for split, style in (("train", "--"), ("val", "-")):
-            name = log.parent.name if log.name == "log.jsonl" else log.stem
-            accuracies = [100 * line[split]["acc"] for line in lines]
-            axis.plot(steps, accuracies, style, color=f"C{i}", label=f"{name}, {split}")
+            points = [(line["step"], 100 * line[split]["acc"]) for line in lines]
+            axis.plot(*zip(*points), style, color=f"C{i}", label=f"{name}, {split}")
     axis.set(xlabel="steps", ylabel="accuracy (%)")
     axis.grid(alpha=0.3)
     figure.legend(loc="outside lower center", fontsize=7, frameon=False)

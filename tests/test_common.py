@@ -1,7 +1,6 @@
 """common.py: optimiser, schedules, losses, and what fit promises. pytest tests/test_common.py"""
 
 import contextlib
-import functools
 import math
 import signal
 import time
@@ -30,11 +29,6 @@ def text(limit, **kwargs):
     return data.load("text", "unused", limit=limit, max_length=64, smoke=True, **kwargs)
 
 
-def folder_in(path, name):
-    (path / str(name)).mkdir()
-    return path / str(name)
-
-
 # ------------------------------------------------------------------------------------------ optimiser
 
 
@@ -47,16 +41,10 @@ def test_every_parameter_is_in_exactly_one_group_and_only_weights_decay():
     decayed = {name for name, p in model.named_parameters() if decay_of[id(p)] == 0.2}
     per_block = {f"blocks.{i}.{layer}.weight" for i in (0, 1) for layer in ("conv", "linear")}
     assert decayed == per_block | {"head.weight", "denoise_head.weight", "position_table.weight"}
-
-
-def test_parameters_keep_their_own_wishes_and_paper_b_decays_everything():
-    model = nn.Module()
-    model.linear = nn.Linear(2, 2)
-    model.log_dt = nn.Parameter(torch.zeros(3))
-    model.log_dt.optim = {"lr": 1e-3, "weight_decay": 0.0}
-    groups = common.parameter_groups(model, dict(lr=1e-2, weight_decay=0.05, decay="all"))
+    model.head.bias.optim = {"lr": 1e-4, "weight_decay": 0.0}  # its own wish; paper B decays all else
+    groups = common.parameter_groups(model, dict(lr=1e-3, weight_decay=0.2, decay="all"))
     found = {(g["lr"], g["weight_decay"]): len(g["params"]) for g in groups}
-    assert found == {(1e-2, 0.05): 2, (1e-3, 0.0): 1}
+    assert found == {(1e-3, 0.2): len(decay_of) - 1, (1e-4, 0.0): 1}
 
 
 def two_group_optimizer():
@@ -94,16 +82,16 @@ def test_last_tenth_raises_the_rate_of_a_group_only_where_that_is_asked_for(flag
 
 
 @pytest.mark.parametrize(
-    "hp, wanted",
+    "kind, rows, wanted",
     [
-        (dict(schedule="constant", warmup=10), {0: 0.0, 5: 0.5, 10: 1.0, 60: 1.0, 110: 1.0}),
-        (dict(schedule="cosine", warmup=10), {0: 0.0, 5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0}),
-        (dict(schedule="cosine", warmup=10, horizon=50), {10: 1.0, 30: 0.5, 50: 0.0, 110: 0.0}),
+        ("constant", {}, {0: 0.0, 5: 0.5, 10: 1.0, 60: 1.0, 110: 1.0}),
+        ("cosine", {}, {0: 0.0, 5: 0.5, 10: 1.0, 60: 0.5, 110: 0.0}),
+        ("cosine", {"horizon": 50}, {10: 1.0, 30: 0.5, 50: 0.0, 110: 0.0}),
     ],
 )
-def test_warmup_then_constant_or_cosine_scales_every_group(hp, wanted):
+def test_warmup_then_constant_or_cosine_scales_every_group(kind, rows, wanted):
     optimizer = two_group_optimizer()
-    schedule = common.make_schedule(optimizer, hp, steps=110)
+    schedule = common.make_schedule(optimizer, dict(schedule=kind, warmup=10) | rows, steps=110)
     for step in range(111):
         if step in wanted:
             assert rates(optimizer) == pytest.approx([wanted[step], 0.01 * wanted[step]], abs=1e-12)
@@ -208,10 +196,8 @@ def test_an_evaluation_weighs_examples_alike_and_chance_is_the_test_splits(fit_a
     """Batches of unequal size; the "loss" of an example is its label, so that the mean is known."""
     task, fit_args.micro_batch = data.load("text", "unused", limit=64, smoke=True), 1
     assert [len(batch.label) for batch in task.evaluation_batches("val", 1 << 12)] == [21, 21, 16, 6]
-    ones = {"train": 8, "val": 20, "test": 32}
-    told = {
-        s: x._replace(label=(torch.arange(len(x.label)) < ones[s]).long()) for s, x in task.splits.items()
-    }
+    ones, splits = {"train": 8, "val": 20, "test": 32}, task.splits.items()
+    told = {s: x._replace(label=(torch.arange(len(x.label)) < ones[s]).long()) for s, x in splits}
 
     def loss_fn(model, batch):
         mean_label = batch.label.double().sum() / batch.examples
@@ -236,42 +222,35 @@ def test_fit_tells_the_schedule_of_every_step_and_of_the_training_loss(fit_args,
     assert found == pytest.approx([1.0] * 5 + [0.2] * 3 + [0.1, 0.02])  # cut after 5 and 9, last tenth at 9
 
 
-def fit_with_stops(folder, make_model, task, hp, args, stops=()):
-    """What fit returns, and the curve; SIGTERM comes in the given training steps, and fit is called again. It
-    leaves the handlers of signals as they were, as a notebook needs."""
-    folder.mkdir()
-    steps = []
-
-    def loss_fn(model, batch):
-        steps.extend([batch] * model.training)
-        if model.training and len(steps) in stops:
-            signal.raise_signal(signal.SIGTERM)
-        return common.classify_loss(model, batch)
-
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    for stop in stops:
-        with pytest.raises(common.Interrupted):
-            common.fit(make_model(), task, loss_fn, hp, args, folder)
-        assert torch.load(folder / "last.pt", weights_only=True)["step"] == stop
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
-    result = common.fit(make_model(), task, loss_fn, hp, args, folder)
-    return result, [line | {"seconds": 0} for line in lines_of(folder / "log.jsonl")]
-
-
 def test_steps_are_so_many_whatever_the_data_and_twenty_validations(fit_args, signals, tmp_path):
     """--steps: the rate falls in the last tenth of the steps. Promise 1: stopped inside, nothing changes,
-    and dropout draws what it would have drawn."""
-    hp, model = HP | {"steps": 60}, functools.partial(conv_model, dropout=0.5)
+    and dropout draws what it would have drawn; a notebook has its handlers of signals back."""
+
+    def trained(name, limit, steps=60):
+        model, folder = conv_model(dropout=0.5), tmp_path / name
+        folder.mkdir(exist_ok=True)
+        result = common.fit(model, text(limit), common.classify_loss, HP | {"steps": steps}, fit_args, folder)
+        return result, [line | {"seconds": 0} for line in lines_of(folder / "log.jsonl")]
+
+    def stopped():
+        with pytest.raises(common.Interrupted):
+            trained("stopped", 56)
+        return 75
+
     for limit in (8, 56):  # an epoch has 1 or 7 steps
-        result, curve = fit_with_stops(tmp_path / str(limit), model, text(limit), hp, fit_args)
+        result, curve = trained(str(limit), limit)
         assert (result["steps"], result["epochs"]) == (60, 20)
         assert [line["step"] for line in curve] == list(range(3, 61, 3))
         assert all((line["lr"] < 1.1e-4) >= (line["step"] >= 54) for line in curve)
         assert curve[0]["lr"] == 1e-3
-    stopped = fit_with_stops(tmp_path / "stopped", model, text(56), hp, fit_args, stops=(2, 11, 40))
-    assert stopped[1] == curve and stopped[0]["test_acc"] == result["test_acc"]
-    result, _ = fit_with_stops(tmp_path / "few", model, text(8), HP | {"steps": 7}, fit_args)
-    assert (result["steps"], result["epochs"]) == (7, 7)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    for steps in (2, 9, 29):
+        stop_at(steps, stopped)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert torch.load(tmp_path / "stopped" / "last.pt", weights_only=True)["step"] == 40
+    again, same = trained("stopped", 56)
+    assert same == curve and again["test_acc"] == result["test_acc"]
+    assert trained("few", 8, steps=7)[0]["epochs"] == 7
 
 
 def test_what_is_drawn_depends_on_seed_and_step_and_not_on_the_model(fit_args, tmp_path):
@@ -285,9 +264,9 @@ def test_what_is_drawn_depends_on_seed_and_step_and_not_on_the_model(fit_args, t
             seen.append((batch.tokens.sum(1).tolist(), *drawn))
             return batch
 
-        task = replace(text(32), transforms=[note])
-        model = conv_model(width, dropout=dropout)
-        common.fit(model, task, common.classify_loss, HP, fit_args, folder_in(tmp_path, name), seed=seed)
+        task, model = replace(text(32), transforms=[note]), conv_model(width, dropout=dropout)
+        (tmp_path / name).mkdir()
+        common.fit(model, task, common.classify_loss, HP, fit_args, tmp_path / name, seed=seed)
     assert draws["a"] == draws["b"] and len(draws["a"]) == 8
     for kind in range(3):  # order, augmentation, dropout
         values = [str(step[kind]) for name in "ac" for step in draws[name]]
@@ -363,7 +342,7 @@ def test_a_signal_while_a_checkpoint_is_written_or_read_is_not_lost(name, when, 
 
 
 def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals, capfd):
-    with common.finish_step() as arrived:
+    with pytest.raises(KeyboardInterrupt), common.finish_step() as arrived:
         signal.raise_signal(signal.SIGINT)
         assert arrived == [signal.SIGINT] and "once more" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
@@ -464,15 +443,9 @@ def test_out_of_memory_names_what_helps(norm, batch, micro, advice):
 
 
 def test_a_run_at_chance_is_warned_about_once(capsys):
-    task, stuck = text(32), [{"val": {"acc": 0.5}}] * 5
-    for curve, warned in (
-        (stuck[:4], 0),
-        (stuck, 1),
-        ([*stuck[:4], {"val": {"acc": 0.9}}], 0),
-        (stuck * 2, 0),
-    ):
-        capsys.readouterr()
-        common.warn_at_chance(curve, task, epochs=50)
+    stuck, learnt = {"val": {"acc": 0.5}}, {"val": {"acc": 0.9}}
+    for curve, warned in (([stuck] * 4, 0), ([stuck] * 5, 1), ([*[stuck] * 4, learnt], 0), ([stuck] * 10, 0)):
+        common.warn_at_chance(curve, text(32), epochs=50)
         assert capsys.readouterr().out.count("still at chance") == warned
 
 
@@ -480,5 +453,4 @@ def test_an_epochs_line_fits_a_terminal_and_says_how_long_the_rest_will_take():
     line = {"epoch": 200, "step": 200, "lr": 1e-3, "seconds": 1000.0}
     line |= {"train": {"acc": 1.0, "loss": 123.4}, "val": {"acc": 0.25}}
     text = common.epoch_line({"curve": [line]}, 8000)
-    assert len(text) <= 80 and "25.00%" in text and text.endswith("10.8 h left")
-    assert [common.readable(seconds) for seconds in (0, 99, 100, 5999)] == ["0 s", "99 s", "2 min", "100 min"]
+    assert len(text) <= 80 and "25.00%" in text and text.endswith("  10:50:00 left")
