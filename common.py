@@ -354,7 +354,7 @@ def join_ranks(parser, device):
         if local >= gpus:
             parser.error(f"this machine has {gpus} GPUs; give torchrun no more processes")
         torch.cuda.set_device(local)
-    # Gradients travel between the devices; what the hosts agree on (when to stop) must not wait for those.
+    # Gradients travel between the devices; what the hosts agree on must not wait for those.
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
     atexit.register(dist.destroy_process_group)
     if rank():
@@ -391,7 +391,7 @@ def sum_totals(totals):
     if ranks() == 1:
         return totals
     everyone, together = [None] * ranks(), {}
-    dist.all_gather_object(everyone, {name: [float(x) for x in total] for name, total in totals.items()})
+    dist.all_gather_object(everyone, {name: (float(a), float(b)) for name, (a, b) in totals.items()})
     for part in everyone:
         add_up(together, part)
     return together
@@ -544,8 +544,7 @@ def multitask_loss(model, batch):
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
     if batch.target is None:
         return loss, metrics
-    # Padding goes along, 5 % of a bucketed batch, and is ignored: to pick the real positions the host would
-    # wait for the device.
+    # Padding goes along and is ignored: to pick the real positions the host would wait for the device.
     real, selected = batch.mask.flatten(), batch.selected.flatten()
     target = batch.target.flatten().masked_fill(~real, IGNORED)
     right = torch.zeros(2, device=real.device)
@@ -646,8 +645,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
 
 
 def training_length(task, hp):
-    """(steps of the whole training, steps of a period): a period ends with a validation. It is an epoch, or
-    with hp["steps"] a fixed share of them, so that the amount of data changes nothing else."""
+    """(steps of the training, steps of a period): a period ends with a validation. It is an epoch, or with
+    hp["steps"] a fixed share of them, so that the amount of data changes nothing else."""
     epoch = math.ceil(len(task.train.label) / hp["batch_size"])
     if hp.get("steps"):
         return hp["steps"], math.ceil(hp["steps"] / PERIODS)
@@ -734,8 +733,7 @@ def endless_batches(task, hp, seed, step, noise):
 
 
 def restore(folder, parts, device, steps, fresh, note):
-    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come, with
-    this process's note among its starts."""
+    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
     at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
     state = None if fresh else load_checkpoint(folder / "last.pt", device)
     if state:
@@ -799,8 +797,7 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
     the checkpoint before it stands."""
     model.eval()
     totals = {}
-    # As many positions at once as a part of a training batch has, for which memory suffices. On a CPU at most
-    # 2^14: 2^16 take up to 1.6 times as long, because large blocks come from the system page by page, zeroed.
+    # Positions at once: those of a part of a training batch fit into memory; a CPU is slower with over 2^14.
     most = (micro_batch or hp["batch_size"]) * task.docs * task.max_length
     if task.test.label.device.type == "cpu":
         most = min(most, 1 << 14)
@@ -838,11 +835,9 @@ def epoch_line(at, steps, period="epoch"):
     """The last validation in at most 80 characters: log.jsonl has the rest."""
     line = at["curve"][-1]
     left = timedelta(seconds=round(line["seconds"] / line["step"] * (steps - line["step"])))
-    train, val = line["train"], line["val"]
-    return (
-        f"{period} {line['epoch']:3d}  loss {train['loss']:.3f}  train {train['acc']:6.2%}  "
-        f"val {val['acc']:6.2%}  lr {line['lr']:.0e}  {left} left"
-    )
+    trained = f"loss {line['train']['loss']:.3f}  train {line['train']['acc']:6.2%}"
+    val = f"val {line['val']['acc']:6.2%}  lr {line['lr']:.0e}"
+    return f"{period} {line['epoch']:3d}  {trained}  {val}  {left} left"
 
 
 def require_finite(at, model, optimizer, schedule):
@@ -863,11 +858,8 @@ def warn_at_chance(curve, task, epochs):
     share = chance(task.val)
     enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
     if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
-        print(
-            f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start\n"
-            "with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.",
-            flush=True,
-        )
+        print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
+        print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
 
 
 @contextlib.contextmanager

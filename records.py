@@ -102,10 +102,10 @@ def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=Non
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
         announce(args, folder, model, task, hp)
-        (commit, dirty), device = args.git, common.resolve_device(args.device)
-        note = {"git": commit, "dirty": dirty, "code": code_hash(script), "argv": args.argv}
-        note |= {"amp": "bf16" if common.use_bf16(args.amp, device) else "off"}
-        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
+        bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
+        note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
+        note |= {"amp": "bf16" if bf16 else "off", "micro_batch": args.micro_batch}
+        note |= {"compile": args.compile or False}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
@@ -175,8 +175,7 @@ def test_again(args, name, task, model, loss_fn, hp):
         model.to(device).load_state_dict(best["model"])
     except RuntimeError as error:
         raise UserError(f"{path} is of another model, since the code changed") from error
-    task = task.tested_on(hp.get("limit_test")).to(device)
-    autocast = common.autocast_on(device, args.amp)
+    task, autocast = task.tested_on(hp.get("limit_test")).to(device), common.autocast_on(device, args.amp)
     found = common.evaluate(model, task, loss_fn, hp, autocast, args.micro_batch, "test")
     print(f"{name}\n  test accuracy {found['acc']:.2%} of {path}, epoch {best['epoch']}", flush=True)
 
@@ -195,10 +194,8 @@ def outcome(args, line, paper, expected):
 
 def run_cells(args, cells, run, report=None):
     """run(args, *cell, seed) for each cell of a command and each of its seeds; at the mini tier report(args).
-
-    A cell that cannot be trained does not keep the others from their turn: at the end Interrupted is raised
-    if other processes were at some of the cells, UserError if some failed.
-    """
+    A cell that cannot be trained does not keep the others from their turn. At the end this raises UserError
+    if some failed, Interrupted if other processes were at some."""
     runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
     failed = busy = 0
     for cell, seed in runs:
@@ -224,8 +221,8 @@ def run_cells(args, cells, run, report=None):
 
 
 def append_record(path, line):
-    """Append one JSON line; safe with many processes. After a torn piece (a power cut) it starts a new line,
-    so that the piece is a line of its own, which reading leaves out."""
+    """Append one JSON line; safe with many processes. After a torn piece (a power cut) it starts a new line:
+    reading leaves out the piece alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as f:
         if fcntl:
@@ -274,10 +271,8 @@ def read_records(paths):
 
 
 def report_records(args, script, tasks=None, models=None, cell=None):
-    """The records for one script's tables: no smoke runs, of identical cells the newest.
-
-    tasks, models, cell   what the table has; cells with other keys than `cell` are not its
-    """
+    """The records for one script's tables: no smoke runs, of identical cells the newest. tasks, models, cell:
+    what the table has; cells with other keys than `cell` are not its."""
     exp, given = Path(script).stem.removeprefix("exp_"), [Path(p) for p in args.report or []]
     if missing := [str(p) for p in given if not p.is_file()]:
         raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
@@ -518,11 +513,9 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
             rule = baseline_text(cells, "listops", "root rule")
             rows.append(["root rule", *(rule if task == "listops" else "" for task in tasks)])
         print(markdown(["", *(titles[name] for name in tasks)], rows) + "\n")
-        unofficial = {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}
-        if unofficial:
+        if unofficial := {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}:
             print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
-        unchanged = [name for name in there if "; " not in name]
-        if unchanged:
+        if unchanged := [name for name in there if "; " not in name]:
             plot_mini(cells, tasks, titles, unchanged, paper, title, args.out / figure)
     if args.task and "all" not in args.task:  # the records of the others were left out
         claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
