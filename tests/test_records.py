@@ -54,37 +54,40 @@ def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys
     assert len(lines_of(tmp_path / "results.jsonl")) == 1
 
 
-def planned(monkeypatch, *argv):
-    """(name of the run, budget) of each cell of a command; nothing is trained, no data are made."""
+def planned(monkeypatch, *argv, made="d"):
+    """(identity, budget) of each cell of a command; nothing is trained, no data are made."""
     found = []
 
     def load(name, args, hp, seed):
-        return types.SimpleNamespace(name=name, source={"hash": "d"})
+        return types.SimpleNamespace(name=name, source={"hash": made})
 
     def run_cell(args, *, script, task, model, cell, hp, paper, seed, **rest):
         identity = records.make_identity(args, script, task, model, cell, seed, hp)
-        found.append((records.run_name(identity), records.budget(args, hp, paper)))
+        found.append((identity, records.budget(args, hp, paper)))
 
     with monkeypatch.context() as patch:
         patch.setattr(data, "load_recipe", load)
         patch.setattr(records, "run_cell", run_cell)
+        patch.setattr(exp_locality, "report", lambda args: None)
         exp_locality.main(list(argv))
     return found
 
 
 def test_a_changed_flag_is_another_cell(monkeypatch):
     """Promise 3: what changes the result; what only says how it is computed is the same cell."""
-    cell = ["--task", "text", "--kernel", "5"]
+
+    def names(flags):
+        cells = planned(monkeypatch, "--task", "text", "--kernel", "5", *flags.split())
+        return [records.run_name(identity) for identity, _ in cells]
+
     changes = "--epochs 3|--steps 3|--lr 0.5|--batch-size 7|--weight-decay 0.25|--set-last-tenth|--no-bucket"
     changes += "|--limit 9|--max-length 99|--seed 1|--no-techniques|--norm-place post|--mini|--smoke"
     changes += "|--kernel 7|--task listops|--epochs 3 --lr 0.5"
     same = "--amp bf16|--micro-batch 2|--compile|--device cpu|--time-limit 9m|--out x|--data-dir x|--fresh"
-    [(plain, _)] = planned(monkeypatch, *cell)
-    others = [planned(monkeypatch, *cell, *flags.split())[0][0] for flags in changes.split("|")]
-    assert len({plain, *others}) == 1 + len(others)
-    for flags in same.split("|"):
-        assert planned(monkeypatch, *cell, *flags.split())[0][0] == plain
-    assert len({*planned(monkeypatch, *cell, "--seed", "4", "--seeds", "3")}) == 3
+    [plain], others = names(""), [name for flags in changes.split("|") for name in names(flags)]
+    assert len({plain, *others}) == 1 + len(others) == 1 + len(changes.split("|"))
+    assert all(names(flags) == [plain] for flags in same.split("|"))
+    assert len({*names("--seed 4 --seeds 3")}) == 3
 
 
 def test_what_is_not_the_papers_recipe_is_marked(monkeypatch):
@@ -350,22 +353,11 @@ RECORDED = [line for path in sorted((ROOT / "results").glob("*.jsonl")) for line
 @pytest.mark.parametrize("line", [r for r in RECORDED if r["exp"] == "locality"], ids=lambda r: r["run"])
 def test_a_recorded_run_of_table_1_has_the_identity_of_its_command(line, monkeypatch):
     """Of Text the denoising loss has changed since, and with it one row of the recipe, nothing else."""
-    found = []
     assert len(RECORDED) > 40 and all(map(records.is_record, RECORDED))
-
-    def load(name, args, hp, seed):
-        return types.SimpleNamespace(name=name, source=line["data"])
-
-    def run_cell(args, *, script, task, model, cell, hp, seed, **rest):
-        found.append(records.make_identity(args, script, task, model, cell, seed, hp))
-
-    monkeypatch.setattr(data, "load_recipe", load)
-    monkeypatch.setattr(records, "run_cell", run_cell)
-    monkeypatch.setattr(exp_locality, "report", lambda args: None)
-    rows = {"--lr": "lr", "--epochs": "epochs"} if line.get("mini") else {}  # changed after the first runs
-    exp_locality.main([*line["argv"][1:], *(str(w) for f, row in rows.items() for w in (f, line["hp"][row]))])
-    keys = ("task", "cell", "seed")
-    [identity] = [one for one in found if all(one[key] == line[key] for key in keys)]
+    rows = ("lr", "epochs") if line.get("mini") else ()  # changed after the first runs
+    flags = [str(word) for row in rows for word in (f"--{row}", line["hp"][row])]
+    found = [one for one, _ in planned(monkeypatch, *line["argv"][1:], *flags, made=line["data"]["hash"])]
+    [identity] = [one for one in found if all(one[key] == line[key] for key in ("task", "cell", "seed"))]
     if line["hp"]["technique"] == "denoising" and "denoise_norm" not in line["hp"]:
         assert identity["hp"].pop("denoise_norm") == "set"
         if line["hp"].get("max_length", 0) is None:  # the oldest record says that no length was given
