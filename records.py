@@ -131,7 +131,8 @@ def announce(args, folder, model, task, hp):
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
     print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
     rows = " ".join(f"{row}={value}" for row, value in hp.items())
-    print(textwrap.fill(rows, 80, initial_indent="  ", subsequent_indent="  "), flush=True)
+    lines = textwrap.wrap(rows, 78, break_on_hyphens=False)
+    print(textwrap.indent("\n".join(lines), "  "), flush=True)
 
 
 def budget(args, hp, paper):
