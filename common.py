@@ -65,7 +65,7 @@ def exit_cleanly():
         yield
         return
     except Interrupted as stop:
-        text, code = stop, EXIT_CONTINUE
+        text, code = str(stop), EXIT_CONTINUE
     except KeyboardInterrupt:
         text, code = f"interrupted; {CONTINUES}", EXIT_CTRL_C
     except UserError as error:
@@ -595,7 +595,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     batches = endless_batches(task, hp, seed, at["step"], noise)
     if not at["step"]:
         save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
-    with time_limit(args.deadline):
+    with time_limit(args.deadline), contextlib.closing(batches):  # or workers that augment images would stay
         while not is_over(at, steps, hp):
             start = len(at["curve"]) * period
             end = min(steps, start + period)

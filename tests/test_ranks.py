@@ -225,3 +225,24 @@ def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(nu
             list(batches)
     else:
         assert len(list(batches)) == 39
+
+
+def test_a_stopped_training_leaves_no_image_worker(tmp_path):
+    """Promise 1: workers ignore SIGTERM, so that Python would wait for one for ever when it ends."""
+
+    def loss_fn(model, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return common.classify_loss(model, batch)
+
+    model = models.SequenceModel("conv", 1, 4, 259, 10, d_hidden=4, kernel=3)
+    hp = dict(lr=1e-3, weight_decay=0.0, batch_size=4, epochs=9)
+    flags, before = flags_of_fit(), signal.signal(signal.SIGTERM, common.raise_interrupted)
+    try:
+        with pytest.raises(common.Interrupted) as held:  # as a notebook holds it
+            common.fit(model, image_task(400), loss_fn, hp, flags, tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    left = multiprocessing.active_children()
+    for worker in left:
+        worker.kill()  # or this test would never end where it fails
+    assert held and not left
