@@ -572,10 +572,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     folder    of this run: last.pt (whole state; a stopped run continues from it), best.pt, log.jsonl
     note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
-    -> dict with the accuracies and what they cost. The number to report is "test_acc": the test accuracy
-    at the best validation (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM,
-    KeyboardInterrupt on Ctrl-C, with the state saved, and UserError when the loss is no longer a number or
-    --micro-batch would change the mathematics.
+    -> dict with the accuracies and what they cost. The number to report is "test_acc", at the best validation
+    (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM, KeyboardInterrupt on
+    Ctrl-C, with the state saved; UserError for a loss that is no number or a --micro-batch that changes it.
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
@@ -842,7 +841,7 @@ def epoch_line(at, steps, period="epoch"):
 
 def require_finite(at, model, optimizer, schedule):
     """Raise UserError where a weight, or the loss, whose sum stays NaN after one NaN, is no number."""
-    weights = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).isfinite().all()
     if not (weights and math.isfinite(mean(at["totals"].get("loss", (0.0, 1))))):
         where = f"at step {at['step']}, lr {learning_rate(optimizer):.1e}"
         raise UserError(f"the loss or a weight is no longer a number {where}; try a lower --lr")

@@ -260,9 +260,9 @@ def corrupt(batch, noise, vocab, mask_id=MASK, channels=1):
     selected = (torch.rand(real.shape, generator=noise, device=device) < 0.3) & real
     random = torch.rand(real.shape, generator=noise, device=device) < 1 / 3
     ids = torch.randint(vocab, batch.tokens.shape, generator=noise, device=device)
-    ids = torch.where(random.repeat_interleave(channels, 1), ids, mask_id)
-    tokens = torch.where(selected.repeat_interleave(channels, 1), ids, batch.tokens)
-    return batch._replace(tokens=tokens, target=batch.tokens, selected=selected)
+    ids, tokens = (x.unflatten(1, (-1, channels)) for x in (ids, batch.tokens))  # (B, L, channels)
+    tokens = torch.where(selected.unsqueeze(2), torch.where(random.unsqueeze(2), ids, mask_id), tokens)
+    return batch._replace(tokens=tokens.flatten(1), target=batch.tokens, selected=selected)
 
 
 def strided(batch, stride, channels=1):
