@@ -215,7 +215,7 @@ class Task:
             yield strided(self.gather(split, index), self.stride, self.channels)
 
     def padded(self, lengths):
-        """Lengths rounded up to a multiple of 16, above 128 of 64 and above 1,024 of 256, so that batches come
+        """Lengths rounded up to a multiple of 16, above 128 of 64, above 1,024 of 256, so that batches come
         in few shapes: Text in 25 and not 61, at 8.1 % padding and not 5.0."""
         step = torch.where(lengths > 1024, 256, torch.where(lengths > 128, 64, 16))
         return ((lengths + step - 1) // step * step).clamp(max=self.max_length)

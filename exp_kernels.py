@@ -281,7 +281,7 @@ def recipe_of(record, mini=False):
 def report(args):
     found = records.report_records(args, __file__, TASKS6, TABLES, ("techniques",))
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in found}
-    records.report_mini(
+    claims = records.report_mini(
         args,
         found,
         title="Table 3: do free long kernels match S4 and S5?",
@@ -295,7 +295,7 @@ def report(args):
         figure="table3-mini.png",
     )
     if args.mini:
-        return
+        return claims
     full = [r for r in found if r["budget"] == "paper"]
     rows = [[name, *(f"{v:.2f}" for v in TABLE3[name])] for name in ("S4 (Gu et al.)", "S5 (Smith et al.)")]
     for name in dict.fromkeys([*map(label, TABLES), *sorted(variant[r["run"]] for r in full)]):

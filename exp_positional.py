@@ -115,7 +115,7 @@ def report(args):
         if same_run(r) not in own and not of_data:
             found.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in found}
-    records.report_mini(
+    claims = records.report_mini(
         args,
         found,
         title="Table 4: which positions does a Transformer need?",
@@ -129,7 +129,7 @@ def report(args):
         figure="table4-mini.png",
     )
     if args.mini:
-        return
+        return claims
     paper = {label(*key): [TABLE4[name][i] for name in TABLE4] for i, key in enumerate(COLUMNS4)}
     full = [r for r in found if r["budget"] == "paper"]
     rows = []

@@ -263,28 +263,31 @@ def report(args):
     own = {(r["task"], label(r["model"], r["cell"]), r["seed"]) for r in found}
     dialled = {(r["task"], label(r["model"], r["cell"] | {"stride": 1})) for r in found}
     # At s = 1 these are cells of other scripts: the same training, number for number.
-    for script in (exp_locality, exp_multitask, exp_kernels):
-        for r in records.report_records(args, script.__file__, TASKS, NAMES, ("kernel", "techniques")):
-            cell = {k: v for k, v in r["cell"].items() if v != "yes"} | {"stride": 1}
-            r = r | {"cell": cell, "hp": {"block": "conv", "stride": 1} | r["hp"]}
-            row = label(r["model"], cell)
-            if (r["task"], row) in dialled and (r["task"], row, r["seed"]) not in own:
-                found.append(r)
+    for script in (exp_locality, exp_multitask, exp_kernels, exp_positional):
+        varied = ("kernel", "position", "techniques")
+        for r in records.report_records(args, script.__file__, TASKS, NAMES, varied):
+            cell = {k: v for k, v in r["cell"].items() if v not in ("yes", "rotary")} | {"stride": 1}
+            model = cell.pop("position", r["model"])  # "learned" is a model here
+            row = (r["task"], label(model, cell)) if model in NAMES else None
+            if row in dialled and (*row, r["seed"]) not in own:
+                own.add((*row, r["seed"]))
+                hp = {"block": "conv", "stride": 1} | r["hp"]
+                found.append(r | {"model": model, "cell": cell, "hp": hp})
     found.sort(key=lambda r: (list(NAMES).index(r["model"]), r["cell"].get("kernel", 0)))
-    for tier in ("mini", "paper"):
-        cells = {}
-        for r in found:
-            mini = tier == "mini"
-            same = not records.terms(r | {"data": {}}, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
-            if r["budget"] == tier and same:
-                cells.setdefault((r["task"], label(r["model"], r["cell"])), []).append(r)
-        print(f"### The dial, {tier if tier == 'mini' else 'full'} size\n")
+    claims = []
+    for tier, size in (("mini", "mini"), ("paper", "full")):
+        mini, plain = tier == "mini", {"data": {}}  # words about the data are no other terms
+        same = [
+            r for r in found if r["budget"] == tier
+            and not records.terms(r | plain, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
+        ]  # fmt: skip
+        cells = records.grouped(same, lambda r: (r["task"], label(r["model"], r["cell"])))
+        print(f"### The dial, {size} size\n")
         for name in TASKS:
             print_dial(name, {row: group for (task, row), group in cells.items() if task == name}, args, tier)
-        if tier == "mini":
-            records.print_claims(CLAIMS, cells)
+        claims += records.print_claims(CLAIMS, cells) if mini else []
         if args.mini:
-            return
+            return claims
 
 
 def print_dial(name, cells, args, tier):

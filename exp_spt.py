@@ -640,14 +640,13 @@ def report(args):
             cell = Cell(r["model"], **r["cell"])
             recipe(r["task"], cell, mini=r["budget"] == "mini")
             found.append(r | {"of": cell})
-    if not args.figure:
-        records.report_mini(
-            args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, variants=[],
-            label=lambda r: str(r["of"]), claims=CLAIMS, paper=paper_number, figure="spt-mini.png",
-            recipe=lambda r: recipe(r["task"], r["of"], mini=True)[1],
-        )  # fmt: skip
+    claims = [] if args.figure else records.report_mini(
+        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, variants=[],
+        label=lambda r: str(r["of"]), claims=CLAIMS, paper=paper_number, figure="spt-mini.png",
+        recipe=lambda r: recipe(r["task"], r["of"], mini=True)[1],
+    )  # fmt: skip
     if args.mini:
-        return
+        return claims
     full = [r for r in found if r["budget"] == "paper"]
     print("Test accuracy in %, ours / paper; — not run, or not transcribed; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")

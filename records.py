@@ -18,6 +18,7 @@ import statistics
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -452,6 +453,28 @@ def report_plain(args, script):
 ERRORS = 2.5  # standard errors to each side of a difference
 
 
+class Judged(NamedTuple):
+    """A claim about a difference of accuracies, in points, and what became of it."""
+
+    claim: str
+    low: float  # the difference is claimed to lie between low and high
+    high: float
+    n: int = 0  # seeds of every cell
+    difference: float = math.nan
+    error: float = math.nan  # standard error
+    verdict: str = "not yet"
+
+    @property
+    def measured(self):
+        return f"{self.difference:+.1f} ± {self.error:.1f} (n={self.n})" if self.n else "—"
+
+    @property
+    def bounds(self):
+        if self.high == math.inf:
+            return f"≥ {self.low:g}"
+        return f"≤ {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
+
+
 def verdict(difference, error, low, high):
     """What becomes of the claim that a difference lies between low and high: supported if all of the interval
     of `ERRORS` standard errors around what was measured does, contradicted if none of it does."""
@@ -462,31 +485,39 @@ def verdict(difference, error, low, high):
 
 
 def judged(claims, cells):
-    """Rows of the table of claims.
+    """[Judged] of claims.
 
-    claims   [(words, [(sign, task, label), ...], low, high)]: the sum of the signed accuracies, in points, is
-             claimed to lie between low and high (None: no bound)
+    claims   [(words, [(sign, task, label), ...], low, high)]: of the sum of the signed accuracies, in points;
+             a bound may be None
     cells    {(task, label): records}, of at least two seeds each to be judged
     """
     rows = []
     for words, signed, low, high in claims:
-        bounds = f"≥ {low:g}" if high is None else f"≤ {high:g}" if low is None else f"{low:g} to {high:g}"
+        row = Judged(words, -math.inf if low is None else low, math.inf if high is None else high)
         groups = [cells.get((task, label), []) for _, task, label in signed]
-        n = min(map(len, groups))
-        if not n:
-            rows.append([words, "—", bounds, "not yet"])
-            continue
-        found = [(sign, *mean_and_error(group)) for (sign, _, _), group in zip(signed, groups)]
-        difference = 100 * sum(sign * mean for sign, mean, _ in found)
-        error = 100 * math.sqrt(sum((sign * error) ** 2 for sign, _, error in found))
-        low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
-        answer = verdict(difference, error, low, high) if n > 1 else "one seed: not yet"
-        rows.append([words, f"{difference:+.1f} ± {error:.1f} (n={n})", bounds, answer])
+        if n := min(map(len, groups)):
+            found = [(sign, *mean_and_error(group)) for (sign, _, _), group in zip(signed, groups)]
+            difference = 100 * sum(sign * mean for sign, mean, _ in found)
+            error = 100 * math.sqrt(sum((sign * error) ** 2 for sign, _, error in found))
+            answer = verdict(difference, error, row.low, row.high) if n > 1 else "one seed: not yet"
+            row = row._replace(n=n, difference=difference, error=error, verdict=answer)
+        rows.append(row)
+    return rows
+
+
+def print_claims(claims, cells):
+    """Print the table of claims and what its verdicts mean -> [Judged]; arguments as in judged."""
+    rows = judged(claims, cells)
+    header = ["claim", "measured (points)", "claimed", "verdict"]
+    print(markdown(header, [[row.claim, row.measured, row.bounds, row.verdict] for row in rows]) + "\n")
+    print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
+    print("CONTRADICTS: none of it\n")
     return rows
 
 
 def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure):
-    """Print a script's mini tier, with what a cell costs and the claims' verdicts, and draw its figure.
+    """Print a script's mini tier, with what a cell costs and the claims' verdicts, and draw its figure ->
+    [Judged].
 
     variants   labels of the rows, in their order; more are added as records have them
     label      record -> label of its row; None leaves the record out
@@ -520,16 +551,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
             plot_mini(cells, tasks, titles, unchanged, paper, title, args.out / figure)
     if args.task and "all" not in args.task:  # the records of the others were left out
         claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
-    if claims:
-        print_claims(claims, cells)
-
-
-def print_claims(claims, cells):
-    """The table of claims and what its verdicts mean; arguments as in judged."""
-    header = ["claim", "measured (points)", "claimed", "verdict"]
-    print(markdown(header, judged(claims, cells)) + "\n")
-    print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
-    print("CONTRADICTS: none of it\n")
+    return print_claims(claims, cells) if claims else []
 
 
 def mini_text(records, paper):

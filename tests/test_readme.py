@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -206,11 +207,11 @@ def test_tables_show_what_the_scripts_print():
 
 
 def test_the_picture_of_claims_shows_every_verdict(tmp_path):
-    shown = claims.measured(tmp_path)
+    shown = [row for _, row in claims.decided(tmp_path)]
     verdicts = re.findall(r"(supports|CONTRADICTS|beyond this tier) *\|$", PAGES["tables-mini"], re.MULTILINE)
-    assert [row[-1] for row in shown] == verdicts and len(verdicts) > 10
-    sides = {row[1]: claims.ends(row[5], -99, 99) for row in shown}
-    assert sides["Image: K = 31 over K = 5"] == (5, 99)
+    assert [row.verdict for row in shown] == verdicts and len(verdicts) > 10
+    sides = {row.claim: (row.low, row.high) for row in shown}
+    assert sides["Image: K = 31 over K = 5"] == (5, math.inf)
     assert sides["Text: K = 31 against K = 5"] == (-1.5, 1.5)
 
 

@@ -424,7 +424,8 @@ def test_claims_are_judged_from_signed_sums_of_at_least_two_seeds():
         ("alone", [(1, "image", "a"), (-1, "image", "c")], 5, None),
         ("none", [(1, "image", "a"), (-1, "image", "d")], 5, None),
     ]
-    assert records.judged(claims, cells) == [
+    shown = [[row.claim, row.measured, row.bounds, row.verdict] for row in records.judged(claims, cells)]
+    assert shown == [
         ["ahead", "+10.0 ± 0.5 (n=2)", "≥ 5", "supports"],
         ["equal", "+10.0 ± 0.5 (n=2)", "-1.5 to 1.5", "CONTRADICTS"],
         ["behind", "-10.0 ± 0.5 (n=2)", "≤ -9", "beyond this tier"],
