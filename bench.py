@@ -1,24 +1,16 @@
-"""Time, memory and launches of what the experiments are made of: one Markdown table a part, and with --out
-one JSON line a row.
+"""Time, memory and launches of a training step: a Markdown table a part, and with --out one JSON line a row.
 
     python bench.py step                       a training step of cells of Tables 1 to 3, and projected hours
     python bench.py step --model conv-5 transformer --task text listops --compile
-    python bench.py layers                     every layer alone, forward + backward, milliseconds
     python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
-    python bench.py all --out bench.jsonl      all of these: about ten minutes on a GPU
+    python bench.py all --out bench.jsonl      both: about ten minutes on a GPU
 
 `step`: the cell's own recipe and model, and the step of common.fit, on random examples of the task's lengths
 in batches evenly spaced by length. On a CPU choose cells.
     launches  operations that a step sends to the device: forward and loss, backward, optimiser. A GPU waits
               for them at these sizes, about 5 microseconds each
     ms        a step, its batch included;  ex/s: examples a second
-    floor ms  the larger of FLOP / the rate of a matrix product and bytes / the rate of a copy, both measured
-              here. FLOP: torch's counter and 2.5 n log2 n for each real FFT. bytes: input and output of
-              embedding, blocks and heads once forward and twice backward, and 12 a parameter
-    x floor   ms / floor ms: above 3 there is something to win
     hours     of the whole cell: all steps of the recipe, a third of a step for each batch evaluated
-
-`layers`: B = 4, D = 128, the fastest of --repeats: on a shared machine a median would measure the neighbours.
 
 `memory`: computed on fake tensors: 16 bytes a parameter, and what the graph of one step at the longest length
 keeps for the backward pass.
@@ -27,7 +19,6 @@ keeps for the backward pass.
 import argparse
 import contextlib
 import functools
-import inspect
 import itertools
 import json
 import math
@@ -43,7 +34,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 import common
 import data
@@ -136,58 +126,6 @@ def count_launches(network, optimizer, batch, autocast):
     return [forward, backward, mode.count - forward - backward]
 
 
-def fft_flop(x_shape, dim, normalization, length, out_shape=None):
-    """2.5 n log2 n for each real transform of n points; `length` is n, or whether rfft returns one side."""
-    n = x_shape[dim[0]] if isinstance(length, bool) else length
-    rows = math.prod(x_shape) // x_shape[dim[0]]
-    return int(2.5 * rows * n * math.log2(n))
-
-
-def convolution_backward_flop(grad_shape, x_shape, w_shape, *args, out_shape=None):
-    """Twice the forward pass, in groups too (torch's own count is wrong there); once where only one
-    gradient is asked for."""
-    each = 2 * math.prod(grad_shape) * math.prod(w_shape[1:])
-    return each * sum(shape is not None for shape in out_shape[:2])
-
-
-FLOP = {
-    torch.ops.aten._fft_r2c: fft_flop,
-    torch.ops.aten._fft_c2r: fft_flop,
-    torch.ops.aten.convolution_backward: convolution_backward_flop,
-}
-
-
-def count_work(network, batches, train, item_size):
-    """Train on a list of batches -> {flop, bytes}, sums over them; see the docstring above."""
-    work = {"bytes": 12 * sum(p.numel() for p in network.parameters()) * len(batches)}
-
-    def count(module, inputs, output):
-        tensors = [x for x in (*inputs, output) if x.is_floating_point()]
-        work["bytes"] += 3 * item_size * sum(x.numel() for x in tensors)
-
-    layers = {*network.children(), *network.blocks} - {network.blocks}
-    hooks = [layer.register_forward_hook(count) for layer in layers]
-    with FlopCounterMode(display=False, custom_mapping=FLOP) as counter:
-        train(batches)
-    for hook in hooks:
-        hook.remove()
-    return work | {"flop": counter.get_total_flops()}
-
-
-def machine_rates(device, dtype):
-    """(FLOP/s of a matrix product in this type, bytes/s read and written by a copy), the fastest of five."""
-    n, size, calls = (2048, 1 << 25, 1) if device.type == "cpu" else (8192, 1 << 28, 10)
-    a, b = torch.randn(2, n, n, device=device).to(dtype)
-    x, y = torch.ones(2, size, device=device)
-
-    def rate(work, amount):
-        work()
-        times = [seconds_of(lambda: [work() for _ in range(calls)], device) for _ in range(5)]
-        return amount * calls / min(times)
-
-    return rate(lambda: a @ b, 2 * n**3), rate(lambda: y.copy_(x), 8 * size)
-
-
 def projected_steps(name, hp):
     """Of a whole cell; a third of a step for each batch of validation (every epoch) and test (twice)."""
     train, val, test = SIZES[name]
@@ -203,7 +141,6 @@ def measure_step(model, name, args):
     if args.smoke:
         hp |= {row: value for row, value in exp_kernels.SMOKE.items() if row in hp}
     task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
-    flop_rate, copy_rate = machine_rates(device, dtype)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
     network = SCRIPTS[model].build(task, hp).to(device).train()
@@ -221,7 +158,6 @@ def measure_step(model, name, args):
 
     train(task.training_batches([longest], noise, 0))  # memory is allocated, the optimiser has its state
     launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
-    work = count_work(network, list(task.training_batches(chosen, noise, 0)), train, dtype.itemsize)
     if args.compile:
         network.one_length = task.one_length
         network.compile(mode=args.compile)
@@ -229,10 +165,8 @@ def measure_step(model, name, args):
     if args.compile or device.type != "cpu":  # every shape once more, as it will be timed
         epoch()
     ms = 1000 * min(seconds_of(epoch, device) for _ in range(args.rounds)) / len(chosen)
-    floor = 1000 * max(work["flop"] / flop_rate, work["bytes"] / copy_rate) / len(chosen)
     row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
-    row |= {"GFLOP": work["flop"] / len(chosen) / 1e9, "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
-    row |= {"floor ms": floor, "x floor": ms / floor, "peak GB": common.peak_gb(device)}
+    row |= {"ms": ms, "ex/s": 1000 * hp["batch_size"] / ms, "peak GB": common.peak_gb(device)}
     row |= {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
     row |= {"device": common.device_name(device), "amp": str(dtype).removeprefix("torch.")}
     return row | {"compile": args.compile or False}
@@ -247,37 +181,6 @@ def bench_step(args):
         except (MemoryError, RuntimeError) as error:  # the other cells are worth having
             row |= {"note": str(error).splitlines()[0][:60]}
         yield row
-
-
-# ------------------------------------------------------------------------------------------ layers
-
-LAYERS = dict(  # their arguments; those that have a max_length get the length
-    s4={}, s4d={}, s5=dict(d_state=128, norm="layer"), lru=dict(norm="layer"), dlr={}, sgconv={}, free={},
-    mingru=dict(d_hidden=128), gmlp=dict(d_hidden=128), conv=dict(kernel=61),
-    transformer=dict(d_ff=256, rotary="full"), mega=dict(d_hidden=256, d_attention=64),
-)  # fmt: skip
-LAYERS["ema-attention"] = LAYERS["mega"] | {"d_ff": 256}
-
-
-def bench_layers(args):
-    """A row for each layer: milliseconds of a forward and backward pass at each length."""
-    device = common.resolve_device(args.device)
-    for name, arguments in LAYERS.items():
-        row = {"layer": name}
-        for L in args.lengths:
-            torch.manual_seed(0)
-            block = models.BLOCKS[name]
-            length = {"max_length": L} if "max_length" in inspect.signature(block).parameters else {}
-            layer = block(128, **arguments, **length).to(device)
-            x = torch.randn(4, L, 128, device=device, requires_grad=True)
-            mask = data.full_mask(4, L, device)
-
-            def one_pass(layer=layer, x=x, mask=mask):
-                layer(x, mask).square().sum().backward()
-
-            one_pass()
-            row[f"ms at L = {L}"] = 1000 * min(seconds_of(one_pass, device) for _ in range(args.repeats))
-        yield row | {"device": common.device_name(device)}
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -346,7 +249,7 @@ def bench_memory(args):
 
 # ------------------------------------------------------------------------------------------ output
 
-PARTS = {"step": bench_step, "layers": bench_layers, "memory": bench_memory}
+PARTS = {"step": bench_step, "memory": bench_memory}
 SHARED = ("device", "amp", "compile")  # by all rows of a table
 
 
@@ -369,9 +272,6 @@ def run_part(part, args):
     print(f"### {part}\n\n{', '.join(map(str, (f'torch {torch.__version__}', *shared.values())))}\n")
     columns = dict.fromkeys(key for row in rows for key in row if key not in SHARED)
     print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
-    slow = [f"{row['model']} {row['task']}" for row in rows if row.get("x floor", 0) > 3]
-    if slow:
-        print(f"Slower than 3 x the floor: {', '.join(slow)}\n")
 
 
 def main(argv=None):
@@ -388,8 +288,6 @@ def main(argv=None):
     add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"), help="compile")
     add("--steps", type=common.positive_int, metavar="N", help="batches timed (default 20, on a CPU 4)")
     add("--rounds", type=common.positive_int, default=3, metavar="N", help="the fastest of N counts (3)")
-    add("--lengths", nargs="+", type=common.positive_int, default=[1024, 4096], metavar="L", help="of layers")
-    add("--repeats", type=common.positive_int, default=5, metavar="N", help="timed passes of a layer (5)")
     add("--smoke", action="store_true", help="tiny models and data: does it run at all?")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on
