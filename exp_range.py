@@ -61,6 +61,7 @@ NAMES = dict(
     gmlp="gMLP",
     mega="MEGA",
 )
+NAMES["ema-attention"] = "MEGA of paper A"
 
 
 def dial(task, *signed):
@@ -168,7 +169,8 @@ def figure_range(args):
         runs = {}
         for r in records.finished_runs(args, name, SCRIPTS):
             if r["hp"].get("stride", 1) == 1:
-                key = f"{r['model']} {r['cell'].get('kernel') or r['cell'].get('position') or ''}".strip()
+                model = r["cell"].get("position", "rotary").replace("rotary", r["model"])
+                key = NAMES.get(model, model) + (f" K={r['cell']['kernel']}" if "kernel" in r["cell"] else "")
                 runs[key] = max(r, runs.get(key, r), key=lambda run: run["val_acc"])
         if not runs:
             raise common.UserError(f"no finished run of {data.TITLES[name]} in {args.out}; train one first")
