@@ -148,6 +148,7 @@ MINI6 = dict(
 MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
 MINI_LR = {  # instead, where a search found a better one (NOTES.md): of a model, a task and techniques
     ("s4", "image", "yes"): 3e-3,
+    ("gmlp", "image", "yes"): 3e-3,
     ("s4", "text", "no"): 3e-3,
 }
 MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)
