@@ -147,7 +147,8 @@ def run_cell(args, name, kernel, seed):
 def label(cell):
     """The name of a cell's row, e.g. "K=5" or "K=5, no techniques"."""
     words = [f"K={cell['kernel']}" + " (bag of symbols)" * (cell["kernel"] == 1)]
-    words += [f"norm {cell['norm_place']}"] if "norm_place" in cell else []
+    places = {"post": "norm after the sum", "after": "norm after the convolution"}
+    words += [places[cell["norm_place"]]] if "norm_place" in cell else []
     return ", ".join(words + ["no techniques"] * ("techniques" in cell))
 
 

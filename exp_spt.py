@@ -1,7 +1,7 @@
 """Paper B, "Never Train from Scratch" (arXiv 2310.02980): self-pretraining (SPT), that is first restoring the
 inputs of the task's own training set, then learning its labels.
 
-    python exp_spt.py --task image --model transformer s4 --mini     claim B1: 13 and 7 min a cell and core
+    python exp_spt.py --task image --model transformer s4 --mini     claim B1: 7 to 13 minutes a cell
     python exp_spt.py --task image --objective none masked causal    Table 1, Image: 42.44, causal 76.00
     python exp_spt.py --task all --model rotary s4                   Table 2 and Figure 1
     python exp_spt.py --task all --figure 3                          the cells of one figure, see FIGURES
@@ -27,8 +27,8 @@ tenth at a tenth of the rate. A cell takes 5 to 15 minutes of a core; Retrieval 
 B1: SPT closes the gap. S4 leads the Transformer from scratch by at least 2 points more than after SPT
 (`--task text image --model transformer s4`).
 
-B2: It makes up for the start. Structured over random gains at least 2 points more from scratch than after
-(`--task image --model s4 dlr --init all`).
+B2: It makes up for the start. The structured start's lead over the random one is at least 2 points smaller
+after SPT than from scratch (`--task image --model s4 dlr --init all`).
 
 B3: It helps where data is scarce. S4 gains at least 1 point more with 1 % of the images than with all
 (`--task image --model s4 --fraction 0.01 1`).

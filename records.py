@@ -338,8 +338,9 @@ def summary(records):
         return "—"
     accuracies = [r["test_acc"] for r in records]
     spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
-    count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
+    learnt = sum(r["test_acc"] > r.get("chance", 1) + 0.02 for r in records)
+    told = learnt < len(records) and all("chance" in r for r in records)  # the first records do not say it
+    count = f"n={len(records)}" + (f", {learnt} learnt" if told else "")
     if records[0]["budget"] == "paper":  # other runs have these words beside them, see terms
         count = ", ".join([count, *marks(records[0])])
     return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
@@ -366,12 +367,13 @@ def terms(record, paper):
     terms may be compared."""
     hp, words = record["hp"], [f"{record['limit']:,} examples"] if record["limit"] else []
     changed = {k: hp.get(k) for k in {**paper, **hp} if hp.get(k) != paper.get(k) and k != "set_last_tenth"}
-    if "epochs" in changed:
-        of = f" of {paper['epochs']}" if paper.get("epochs") else ""
-        words.append(f"{changed.pop('epochs')}{of} epochs")
+    if epochs := changed.pop("epochs", None):
+        fewer = epochs < paper.get("epochs", 0)
+        words.append(f"{epochs} of {paper['epochs']} epochs" if fewer else f"{epochs} epochs")
     for row, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
         words += [sentence.format(changed.pop(row))] if changed.get(row) else []
-    words += marks(record) + [f"{row} {value}" for row, value in changed.items()]
+    words += marks(record)
+    words += [common.flag(row) if value is False else f"{row} {value}" for row, value in changed.items()]
     return ", ".join(words)
 
 
