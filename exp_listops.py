@@ -106,7 +106,8 @@ def run_cell(args, task, rule, seed):
     train, val, test = (rule_accuracy(split, rule, seed) for split in (task.train, task.val, task.test))
     line = identity | {"run": name, "budget": records.budget(args, {}, {})}
     line |= {"test_acc": test, "val_acc": val, "train_acc": train, "data": task.source}
-    line |= {"seconds": round(time.monotonic() - started, 1), "argv": args.argv, "git": args.git[0]}
+    line |= {"seconds": round(time.monotonic() - started, 1), "argv": args.argv}
+    line |= {"git": args.git[0], "dirty": args.git[1]}
     line["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     records.append_record(args.out / "results.jsonl", line)
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
