@@ -177,12 +177,13 @@ def predictions(model, task, split, args):
 
 def report(args):
     found = records.report_records(args, __file__, ("listops",), ("rule",), ("rule",))
-    print("### Appendix B: what simple rules get on ListOps\n\nAccuracy in %\n")
-    groups = {}
-    for r in found:
-        source = r["data"]["from"] + ", expressions of 20 to 96 tokens" * (r["budget"] == "mini")
-        groups.setdefault((source, r["limit"], r["data"]["hash"]), []).append(r)
-    for (source, limit, _), group in sorted(groups.items(), key=str) or [(("not run", None, None), [])]:
+    groups = records.grouped(
+        found, lambda r: (r["budget"] == "mini", r["data"]["from"], r["limit"], r["data"]["hash"])
+    )
+    empty = [((False, "not run", None, None), [])]
+    for (mini, source, limit, _), group in sorted(groups.items(), key=str) or empty:
+        print("### Appendix B: what simple rules get on ListOps" + " (mini tier)" * mini)
+        print(f"\nAccuracy in %, data: {source}{', 20 to 96 tokens' * mini}\n")
         rows = []
         for rule in RULES:
             ours = [r for r in group if r["cell"]["rule"] == rule]
@@ -194,7 +195,7 @@ def report(args):
         counts = group[0]["data"]["counts"] if group else data.EXPECTED["listops"]
         examples = f"{limit or counts['train']:,}"
         header = ["Rule", "paper", f"ours, {examples} training examples", "difference", "ours, test examples"]
-        print(f"Data: {source}\n\n{markdown(header, rows)}\n")
+        print(markdown(header, rows) + "\n")
     print(
         "Guesses by operation: MIN 0, MAX 9, MED 4 (the median of an even number of arguments is cut to a\n"
         "whole number, as in the data), SM a random digit. n counts draws of these digits; — = not run or\n"
