@@ -83,6 +83,7 @@ def making(folder, tag=""):
             if folder.exists():
                 yield None
                 return
+            print(f"making {folder}, once", flush=True)
             private = folder.with_name(f"{folder.name}{tag}.part")
             if not tag:
                 shutil.rmtree(private, ignore_errors=True)
