@@ -414,7 +414,7 @@ def blocks_of(arguments, weights=None):
 
 def plot(panels, heading, path):
     """Figure 4: K_max, the largest absolute tap over channels and directions, against distance, relative to
-    the largest of all layers at the start; one panel for each model.
+    the largest of all layers, at the start and trained each (gMLP starts at 1e-6); one panel for each model.
 
     panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
 
@@ -433,6 +433,7 @@ def plot(panels, heading, path):
         for i, (distances, peak, _) in enumerate(start):
             words = "at initialisation" if i == 0 else None
             axis.plot(distances, peak / unit, color="0.6", linewidth=0.8, zorder=1, label=words)
+        unit = max((peak.max() for _, peak, _ in trained), default=1)
         for i, (distances, peak, _) in enumerate(trained):
             colour = plt.get_cmap("cividis")(i / max(1, len(trained) - 1) * 0.9)
             axis.plot(distances, peak / unit, color=colour, linewidth=1.2, label=f"layer {i + 1}")
@@ -451,7 +452,7 @@ def plot(panels, heading, path):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="lower left")
     figure.supxlabel("distance |lag| (positions)", fontsize=10)
-    figure.supylabel("largest |tap| / largest at the start", fontsize=10)
+    figure.supylabel("largest |tap| / that of all layers", fontsize=10)
     figure.suptitle(f"How far the kernels reach (all channels, both directions)\n{heading}", fontsize=10)
     records.save_figure(figure, path)
 
