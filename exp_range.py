@@ -265,7 +265,6 @@ def run_cell(args, name, model, kernel, stride, seed):
 
 def report(args):
     found = records.report_records(args, __file__, TASKS, NAMES, ("stride", "kernel", "techniques"))
-    own = {(r["task"], label(r["model"], r["cell"]), r["seed"]) for r in found}
     dialled = {(r["task"], label(r["model"], r["cell"] | {"stride": 1})) for r in found}
     # At s = 1 these are cells of other scripts: the same training, number for number.
     for script in (exp_locality, exp_multitask, exp_kernels, exp_positional):
@@ -273,20 +272,18 @@ def report(args):
         for r in records.report_records(args, script.__file__, TASKS, NAMES, varied):
             cell = {k: v for k, v in r["cell"].items() if v not in ("yes", "rotary")} | {"stride": 1}
             model = cell.pop("position", r["model"])  # "learned" is a model here
-            row = (r["task"], label(model, cell)) if model in NAMES else None
-            if row in dialled and (*row, r["seed"]) not in own:
-                own.add((*row, r["seed"]))
+            if model in NAMES and (r["task"], label(model, cell)) in dialled:
                 hp = {"block": "conv", "stride": 1} | r["hp"]
                 found.append(r | {"model": model, "cell": cell, "hp": hp})
     found.sort(key=lambda r: (list(NAMES).index(r["model"]), r["cell"].get("kernel", 0)))
     claims = []
     for tier, size in (("mini", "mini"), ("paper", "full")):
-        mini, plain = tier == "mini", {"data": {}}  # words about the data are no other terms
-        same = [
-            r for r in found if r["budget"] == tier
-            and not records.terms(r | plain, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
-        ]  # fmt: skip
-        cells = records.grouped(same, lambda r: (r["task"], label(r["model"], r["cell"])))
+        mini, once = tier == "mini", {}  # a cell and seed that two scripts have counts once
+        for r in found:
+            words = records.terms(r | {"data": {}}, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
+            if r["budget"] == tier and not words:
+                once.setdefault((r["task"], label(r["model"], r["cell"]), r["seed"]), r)
+        cells = records.grouped(once.values(), lambda r: (r["task"], label(r["model"], r["cell"])))
         print(f"### The dial, {size} size\n")
         for name in TASKS:
             print_dial(name, {row: group for (task, row), group in cells.items() if task == name}, args, tier)
