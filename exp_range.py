@@ -310,7 +310,7 @@ def print_dial(name, cells, args, tier):
             if f"{m}, s={s}" in cells
         ]
         x, y, error = zip(*((i, 100 * mean, 100 * e) for i, (mean, e) in points))
-        axis.errorbar(x, y, yerr=error, fmt="o-", label=m)
+        axis.errorbar(x, y, yerr=error, fmt="o-", label=m.removesuffix(", no techniques"))
     uncut = data.MINI_LENGTHS["text"] if tier == "mini" else 4096
     L = next(iter(cells.values()))[0]["hp"].get("max_length") or uncut
     where = [
