@@ -62,8 +62,7 @@ NAMES = dict(
     s4="S4",
     gmlp="gMLP",
     mega="MEGA",
-)
-NAMES["ema-attention"] = "MEGA (paper A's block)"
+) | {"ema-attention": "MEGA (paper A's block)"}
 
 
 def dial(task, *signed):
@@ -172,7 +171,8 @@ def figure_range(args):
         runs = {}
         for r in records.finished_runs(args, name, SCRIPTS):
             if r["hp"].get("stride", 1) == 1:
-                model = r["cell"].get("position", "rotary").replace("rotary", r["model"])
+                position = r["cell"].get("position", "rotary")
+                model = r["model"] if position == "rotary" else position
                 key = NAMES.get(model, model) + (f" K={r['cell']['kernel']}" if "kernel" in r["cell"] else "")
                 runs[key] = max(r, runs.get(key, r), key=lambda run: run["val_acc"])
         if not runs:

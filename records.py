@@ -338,9 +338,8 @@ def summary(records):
         return "—"
     accuracies = [r["test_acc"] for r in records]
     spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    learnt = sum(r["test_acc"] > r.get("chance", 1) + 0.02 for r in records)
-    told = learnt < len(records) and all("chance" in r for r in records)  # the first records do not say it
-    count = f"n={len(records)}" + (f", {learnt} learnt" if told else "")
+    learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
+    count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
     if records[0]["budget"] == "paper":  # other runs have these words beside them, see terms
         count = ", ".join([count, *marks(records[0])])
     return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
@@ -489,8 +488,8 @@ def verdict(difference, error, low, high):
 def judged(claims, cells):
     """[Judged] of claims.
 
-    claims   [(words, [(sign, task, label), ...], low, high)]: of the sum of the signed accuracies, in points;
-             a bound may be None
+    claims   [(words, [(sign, task, label), ...], low, high)]: the sum of the signed accuracies, in points, is
+             claimed to lie between low and high (None: no bound)
     cells    {(task, label): records}, of at least two seeds each to be judged
     """
     rows = []

@@ -857,9 +857,6 @@ def test_models_run_on_the_meta_device(name):
     assert features.shape[:2] == (2, 24) and features.device.type == "meta"
 
 
-@pytest.mark.xfail(
-    torch.__version__ < "2.11", reason="for a CPU, 2.5 and 2.6 compile wrong gradients; see README"
-)
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["conv", "transformer", "gmlp"])
 def test_compiled_models_train_as_eager_ones(name, backend):
