@@ -34,9 +34,9 @@ B3: It helps where data is scarce. S4 gains at least 1 point more with 1 % of th
 (`--task image --model s4 --fraction 0.01 1`).
 
 A1: Multitask is within 2 points of SPT at equal steps (`--task text --model rotary --objective masked
-multitask`), and at equally many epochs with labels (`--task text --model rotary --objective multitask --epochs
-4`). The positions are paper A's. With the sinusoidal ones a pilot of 700 steps restored no more than the
-commonest byte (17.7 % of the masked ones, with rotary 42.2 %); no cell of this claim had been run before.
+multitask`), and at equally many epochs with labels (the same for multitask alone, with `--epochs 4`). The
+positions are paper A's. With the sinusoidal ones a pilot of 700 steps restored no more than the commonest
+byte (17.7 % of the masked ones, with rotary 42.2 %); no cell of this claim had been run before.
 """
 
 import contextlib
