@@ -75,10 +75,8 @@ def full_precision(function):
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):
-        device = next(x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)).device.type
-        if device == "meta":  # which knows no autocast
-            return function(*args, **kwargs)
-        with torch.autocast(device, enabled=False):
+        device = (*args, *kwargs.values())[0].device.type
+        with torch.autocast("cpu" if device == "meta" else device, enabled=False):  # meta knows no autocast
             return function(*args, **kwargs)
 
     return wrapper
@@ -250,24 +248,19 @@ class ConvolveFFT(torch.autograd.Function):
         spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
         ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
         ctx.sizes = n, a, b
-        product = tiled(spectrum_u, kernel) * spectrum_k
+        product = spectrum_u.unflatten(1, (-1, len(kernel))) * spectrum_k  # (B, H / C, C, frequencies)
         return torch.fft.irfft(product.flatten(1, 2), n=n)[..., :L]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         (u, spectrum_k), (n, a, b) = ctx.saved_tensors, ctx.sizes
-        spectrum_u = tiled(u if u.is_complex() else torch.fft.rfft(u, n=n), spectrum_k)
-        spectrum = tiled(torch.fft.rfft(grad, n=n), spectrum_k)
+        spectra = u if u.is_complex() else torch.fft.rfft(u, n=n), torch.fft.rfft(grad, n=n)
+        spectrum_u, spectrum = (z.unflatten(1, (-1, len(spectrum_k))) for z in spectra)
         grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
         kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
         k_bwd = kernel[:, n - b :].flip(1) if ctx.needs_input_grad[2] else None
         return grad_u, kernel[:, :a], k_bwd, kernel[:, 0] if ctx.needs_input_grad[3] else None
-
-
-def tiled(x, kernel):
-    """x (B, H, L) as (B, H / C, C, L): row c of a kernel (C, ...) then meets the channels h = c modulo C."""
-    return x.unflatten(1, (-1, len(kernel)))
 
 
 def power_table(log_pole, exponents):
@@ -604,10 +597,7 @@ class GMLPBlock(ResidualBlock):
     def kernel(self, L):
         """Taps (C, L) at lags 0, 1, ... and, unless causal, (C, L - 1) at lags -1, -2, ..."""
         require_length(L, self.max_length, "gMLP was built")
-        taps, zero = (
-            self.scale * self.kernel_taps,
-            0 if self.causal else self.max_length,
-        )  # zero: that of lag 0
+        taps, zero = self.scale * self.kernel_taps, 0 if self.causal else self.max_length  # zero: of lag 0
         past = taps[:, zero : zero + L]
         return [past] if self.causal else [past, taps[:, zero - L + 1 : zero].flip(1)]
 
@@ -677,33 +667,24 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
 def cauchy_sum(V, size, circle):
     """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), size (H, n, 2), circle (3, 2 f): see dplr_rows -> (H, R, 2 f): f pairs (real, imaginary).
+    V (H, R, n), size (H, n, 2), circle (3, 2 f) = [c^2, -4i s c, -4 s^2] -> (H, R, 2 f), both as f pairs
+    (real, imaginary).
     """
     denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
     cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
     return V @ cauchy.view(*size.shape[:2], -1)
 
 
-def half_circle(L):
-    """sin and cos of theta / 2 at the frequencies theta = 2 pi k / L, k = 0 .. L / 2. In float64: as float32
-    powers of exp(2 pi i / L) they would cost the kernel three digits."""
+def dplr_table(L, dtype):
+    """What dplr_kernel needs of its frequencies, theta = 2 pi k / L, k = 0 .. L / 2: c^2, -4i s c and -4 s^2
+    of the denominators, then 2i s and -c, each times 2 e^(i theta / 2) for the result and times 2 c for
+    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost the kernel three
+    digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
-    return half.sin(), half.cos()
-
-
-def dplr_rows(L, dtype):
-    """c^2, -4i s c, -4 s^2 of cauchy_sum's denominators, as pairs (real, imaginary): (3, 2 f)."""
-    s, c = half_circle(L)
-    return torch.view_as_real(torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])).flatten(1).to(dtype)
-
-
-def dplr_factors(L, dtype):
-    """Of dplr_kernel's sums: 2i s and -c, times 2 e^(i theta / 2), for the result, or 1 + omega: (2 kinds, 2
-    right-hand sides, 1, f)."""
-    s, c = half_circle(L)
+    s, c = half.sin(), half.cos()
     sides = torch.stack([2 * torch.complex(c, s), 2 * c + 0j])
-    factors = torch.stack([2j * s * sides, -c * sides]).unsqueeze(2)
-    return factors.to(torch.promote_types(dtype, torch.complex64))
+    rows = torch.stack([c * c + 0j, -4j * s * c, -4 * s * s + 0j])
+    return torch.cat([rows, 2j * s * sides, -c * sides]).to(dtype.to_complex())
 
 
 @full_precision
@@ -723,7 +704,8 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """
     Lambda, P, B, C = (as_complex(z) for z in (Lambda, P, B, C_tilde))
     dt = at_least_float32(dt).unsqueeze(1)
-    circle, factors = (constant(f, L, dt.dtype, device=dt.device) for f in (dplr_rows, dplr_factors))
+    table = constant(dplr_table, L, dt.dtype, device=dt.device)
+    circle, factors = torch.view_as_real(table[:3]).flatten(1), table[3:].view(2, 2, 1, -1)
     z = torch.view_as_real(dt * Lambda)
     left, right = torch.cat([C, P.conj().unsqueeze(0)]), dt * torch.stack([B, P])
     v = torch.view_as_real(right.unsqueeze(1) * left)  # (2, Ch + 1, H, n, 2): [C B, B P*], [C P, P P*]
@@ -746,7 +728,7 @@ class S4Block(KernelBlock):
     d_state     N; N / 2 conjugate pairs are stored
     max_length  the kernel is always evaluated at this length and cut; longer sequences are refused
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
-    dt_min/max  dt_h = exp(log_dt_h), log-uniform in between
+    dt_min/max  dt_h starts log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
     C is stored as C (I - Abar^max_length). Both directions share all but C. Source: Gu et al. 2021;
     state-spaces/s4, version 3.
@@ -926,13 +908,10 @@ def scan_tables(log_pole, L):
     T, levels = min(32, L), 1
     while T**levels < L:
         levels += 1
-    exponents = constant(scan_exponents, T, levels, device=log_pole.device)
+    exponents = tuple(T**level * t for level in range(levels) for t in range(T + 1))
+    exponents = constant(torch.tensor, exponents, device=log_pole.device)
     powers = power_table(log_pole, exponents).unflatten(1, (levels, T + 1))
     return F.pad(powers[..., :T], (T - 1, 0)).unfold(2, T, 1).flip(2), powers
-
-
-def scan_exponents(T, levels):
-    return torch.cat([T**level * torch.arange(T + 1) for level in range(levels)])
 
 
 def scan_blocks(v, steps, powers, from_the_end):
@@ -1053,23 +1032,20 @@ class LRUBlock(StateSpaceBlock):
     """LRU: x_t = lambda x_(t-1) + exp(gamma_log) B u_t, y = Re(C x) + D u, then GLU(W GELU(y)), with
     lambda = exp(-exp(nu_log) + i exp(theta_log)) and no conjugate pairs.
 
-    lambda starts uniform in area on the ring r_min .. r_max, its phase up to max_phase; gamma = sqrt(1 -
+    lambda starts uniform in area on the ring r_min .. r_max, its phase up to 6.28; gamma = sqrt(1 -
     |lambda|^2). d_state is P. ssm_lr is that of nu, theta, gamma and B, which do not decay.
     Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
     deviation: two directions as in S5, C of 2 P columns, where the original has one (causal=True).
     deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
     """
 
-    def __init__(
-        self, d_model, d_state=128, r_min=0.0, r_max=1.0, max_phase=6.28, ssm_lr=0.001, norm_momentum=0.01,
-        **block,
-    ):  # fmt: skip
-        super().__init__(d_model, norm_momentum=norm_momentum, **block)
+    def __init__(self, d_model, d_state=128, r_min=0.0, r_max=1.0, ssm_lr=0.001, **block):
+        super().__init__(d_model, norm_momentum=0.01, **block)
         # Above zero, so that no logarithm is infinite; below one for the same reason when r_max = 1.
         u, v = torch.rand(2, d_state).clamp(1e-6, 1 - 1e-6)
         nu = -0.5 * torch.log(u * (r_max**2 - r_min**2) + r_min**2)
         self.nu_log = nn.Parameter(nu.log())
-        self.theta_log = nn.Parameter((max_phase * v).log())
+        self.theta_log = nn.Parameter((6.28 * v).log())
         self.gamma_log = nn.Parameter(0.5 * torch.log(-torch.expm1(-2 * nu)))
         self.B_weight = nn.Parameter(torch.randn(d_state, d_model, 2) / math.sqrt(2 * d_model))
         self.C_weight = nn.Parameter(torch.randn(d_model, self.rows * d_state, 2) / math.sqrt(d_state))
@@ -1231,7 +1207,10 @@ class EMAAttention(nn.Module):
     p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
     """
 
-    def __init__(self, D, E, Z, ema_dim, max_length, truncation, disable_half, base, dropout):
+    def __init__(
+        self, D, E, Z, ema_dim=16, max_length=1024, truncation=None, disable_half=True, base=10000.0,
+        dropout=0.0,
+    ):  # fmt: skip
         super().__init__()
         self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
@@ -1275,12 +1254,8 @@ class EMAAttentionBlock(TransformerBlock):
     MegaBlock's 1.07. Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
-    def __init__(
-        self, d_model, d_ff, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None,
-        disable_half=True, base=10000.0, dropout=0.0,
-    ):  # fmt: skip
-        options = ema_dim, max_length, truncation, disable_half, base, dropout
-        attention = EMAAttention(d_model, d_hidden, d_attention, *options)
+    def __init__(self, d_model, d_ff, d_hidden, d_attention, dropout=0.0, **options):
+        attention = EMAAttention(d_model, d_hidden, d_attention, dropout=dropout, **options)
         super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
 
     def taps(self, L):

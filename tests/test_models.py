@@ -415,7 +415,9 @@ def ema_attention_reference(block, x, mask):
 @pytest.mark.parametrize("truncation", [None, 7])
 def test_ema_attention_is_its_formulas(truncation, monkeypatch):
     longest = 31 if truncation is None else 40
-    block = drawn(models.EMAAttentionBlock(4, 5, 6, 8, 3, longest, truncation, base=5.0))
+    block = drawn(
+        models.EMAAttentionBlock(4, 5, 6, 8, ema_dim=3, max_length=longest, truncation=truncation, base=5.0)
+    )
     x, mask = randn(1, 13, 4), torch.arange(13)[None] < 10
     for most in (1 << 24, 1):
         monkeypatch.setattr(models, "MOST_SCORES", {"cpu": most})
