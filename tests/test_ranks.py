@@ -149,8 +149,8 @@ def test_micro_batches_are_refused_where_they_would_be_another_mathematics(fit_a
 def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     """Both ranks write one record and print once; its accuracy is that of a run in one process."""
     cell = [*TINY, "--limit", "256", "--epochs", "40", "--out"]  # long enough to be stopped in time
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    command = [*torchrun, str(free_port()), str(ROOT / "exp_locality.py"), *cell, str(tmp_path / "two")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, str(ROOT / "exp_locality.py"), *cell, str(tmp_path / "two")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(command, env=environment, **pipes)
