@@ -240,7 +240,7 @@ def bench_memory(args):
             network = SCRIPTS[model].build(task, hp)
             kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
             state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-            asked = state, kept_by, hp["batch_size"], not common.batch_normed(network)
+            asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
             row = {"model": model, "task": name, "batch": hp["batch_size"]}
             row |= {"state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
             row |= {f"{card} GB": largest_part(card, *asked) for card in CARDS}

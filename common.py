@@ -21,11 +21,9 @@ import json
 import math
 import os
 import platform
-import re
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 from datetime import timedelta
@@ -90,12 +88,9 @@ def finish_step():
     arrived = []
 
     def note(number, frame):
-        if signal.SIGINT in arrived and number == signal.SIGINT:
-            raise KeyboardInterrupt
         arrived.append(number)
         if number == signal.SIGINT:
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nstopping after this step; once more to stop at once\n")
+            signal.signal(number, before[number])
 
     numbers = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
@@ -132,17 +127,15 @@ positive_float = number(float, "a number above 0", lambda x: 0 < x < math.inf)
 non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < math.inf)
 
 
-def duration(text):
+def seconds(text):
     """ "90s", "9m", "1.5h", "1:30:00" or plain seconds -> seconds."""
-    found = 0
-    if re.fullmatch(r"(\d+:)?\d+:\d+", text):
-        found = sum(int(part) * 60**i for i, part in enumerate(reversed(text.split(":"))))
-    elif match := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text):
-        found = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-    if not found:
-        raise argparse.ArgumentTypeError(f"must be a time such as 90s, 9m, 1.5h or 1:30:00, not {text!r}")
-    return found
+    if ":" in text:
+        return sum(int(part) * 60**i for i, part in enumerate(reversed(text.split(":"))))
+    unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
+    return float(text[:-1]) * unit if unit else float(text)
 
+
+duration = number(seconds, "a time such as 90s, 9m, 1.5h or 1:30:00", lambda t: 0 < t < math.inf)
 
 # Rows of a recipe that a flag of the same name overrides, and those that are not for the model.
 OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
@@ -150,20 +143,12 @@ OVERRIDES += ("max_length", "limit_test")
 TRAINING = {*OVERRIDES, "clip", "technique", "denoise_norm", "stride", "hours"} - {"max_length"}
 
 
-def for_terminals(docstring, width=80):
-    """A docstring as -h shows it: paragraphs filled; of an example that is too long the explanation, which
-    two spaces set apart, on a line of its own."""
-    blocks = [b if b.startswith(" ") else textwrap.fill(b, width) for b in docstring.split("\n\n")]
-    lines = "\n\n".join(blocks).splitlines()
-    return "\n".join(x if len(x) <= width else re.sub(r"(?<=\S)  +", "\n        ", x) for x in lines)
-
-
 def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags of every experiment; `tasks` are the columns of its table. techniques: with the
     flags of paper A's training techniques; trains: with those that change a recipe."""
     parser = argparse.ArgumentParser(
         usage="python %(prog)s --task TASK [TASK ...] [flags]",
-        description=for_terminals(description),
+        description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # fmt: off
@@ -172,12 +157,11 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--mini", action="store_true", help="small data and a small model: minutes on one CPU core")
     add("--smoke", action="store_true", help="check that it runs: seconds (Path-X: minutes), no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
-    add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
-        metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
+    add("--seeds", type=positive_int, default=1, metavar="N", help="run seeds seed, seed + 1, ... (1)")
     add("--report", nargs="*", metavar="FILE",
         help="print the tables from records (default: OUT/results.jsonl and results/) and exit")
 
-    parser.set_defaults(eval=False, **dict.fromkeys((*OVERRIDES, "limit")))
+    parser.set_defaults(**dict.fromkeys((*OVERRIDES, "limit")))
     group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")
     add = group.add_argument if trains else lambda *flags, **how: None
     add("--epochs", type=positive_int, metavar="N", help="training epochs")
@@ -207,8 +191,6 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
-    if techniques:
-        add("--eval", action="store_true", help="train nothing: test a finished cell's best weights again")
     add("--fresh", action="store_true", help="start over: ignore this cell's checkpoint and record")
     # fmt: on
     return parser
@@ -216,9 +198,6 @@ def make_parser(description, tasks, techniques=True, trains=True):
 
 def parse_args(parser, argv):
     """The command line; adds args.git, args.argv and args.deadline, and joins torchrun's processes."""
-    for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
     needless = [f for f in given if f not in ("--report", "--task", "--mini", "--figure", "--out")]
@@ -300,17 +279,14 @@ def autocast_on(device, amp):
     return torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(amp, device))
 
 
-def linux_says(file, name):
-    """What stands behind "name:" in a file of /proc; None on other systems."""
-    with contextlib.suppress(OSError, StopIteration):
-        rows = Path("/proc", file).read_text().splitlines()
-        return next(row.partition(":")[2].strip() for row in rows if row.startswith(name))
-
-
 def device_name(device):
+    """What a record calls the machine: the GPU's name, or the processor's with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = linux_says("cpuinfo", "model name") or platform.processor() or platform.machine()
+    name = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError, StopIteration):  # Linux knows it better
+        rows = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next(row.partition(":")[2].strip() for row in rows if row.startswith("model name"))
     return f"{name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type} {name}"
 
 
@@ -328,17 +304,11 @@ def git_state():
 def reset_peak(device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    else:
-        with contextlib.suppress(OSError):  # only Linux has it
-            Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_gb(device):
-    """Peak memory since reset_peak: of the GPU, or of this process on a CPU under Linux; else None."""
-    if device.type == "cuda":
-        return round(torch.cuda.max_memory_allocated(device) / 1e9, 2)
-    peak = linux_says("self/status", "VmHWM")  # "123456 kB"
-    return peak and round(1024 * int(peak.split()[0]) / 1e9, 2)
+    """Peak memory of a GPU since reset_peak; None for other devices."""
+    return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else None
 
 
 # ------------------------------------------------------------------------------------------ ranks
@@ -346,7 +316,7 @@ def peak_gb(device):
 
 def join_ranks(parser, device):
     """Under torchrun, join the other processes, each with a GPU of its own where there are any."""
-    if not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() or dist.is_initialized():
+    if "LOCAL_RANK" not in os.environ or dist.is_initialized():
         return
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
     if cuda:
@@ -439,35 +409,29 @@ def make_optimizer(model, hp):
     return torch.optim.AdamW(parameter_groups(model, hp), betas=hp.get("betas", (0.9, 0.98)), fused=fused)
 
 
-class PlateauSchedule:
+class PlateauSchedule(ReduceLROnPlateau):
     """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss, and 0.1 x the initial
     rate for the last 10 % of the steps. The paper says that these REDUCE the rate: min(lr, 0.1 x initial).
     The authors' code sets it, which raises it after two plateaus: hp["set_last_tenth"]. Both count as the
     paper's."""
 
     def __init__(self, optimizer, hp, steps):
-        self.optimizer = optimizer  # not its param_groups: loading a state replaces that list
+        super().__init__(optimizer, factor=0.2, patience=3, min_lr=1e-7)
         self.initial = [group["lr"] for group in optimizer.param_groups]
-        self.plateau = ReduceLROnPlateau(optimizer, factor=0.2, patience=3, min_lr=1e-7)
-        self.on_epoch = self.plateau.step  # of the training loss
-        self.step, self.drop = 0, int(0.9 * steps)
+        self.steps, self.drop = 0, int(0.9 * steps)
         self.set_last_tenth = hp.get("set_last_tenth", False)
 
     def on_step(self):
-        self.step += 1
-        if self.step == self.drop:
+        self.steps += 1
+        if self.steps == self.drop:
             for group, initial in zip(self.optimizer.param_groups, self.initial):
                 group["lr"] = 0.1 * initial if self.set_last_tenth else min(group["lr"], 0.1 * initial)
 
-    def state_dict(self):
-        return {"step": self.step, "plateau": self.plateau.state_dict()}
-
-    def load_state_dict(self, state):
-        self.step = state["step"]
-        self.plateau.load_state_dict(state["plateau"])
+    def on_epoch(self, train_loss):
+        self.step(train_loss)
 
 
-class WarmupSchedule:
+class WarmupSchedule(LambdaLR):
     """Paper B: linear warm-up over hp["warmup"] steps, then constant, or half a cosine down to 0 at
     hp["horizon"] steps (default: the end of training). The factor scales every group, SSM states
     included."""
@@ -483,9 +447,10 @@ class WarmupSchedule:
             progress = (step - warmup) / max(1, horizon - warmup)
             return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
-        self.schedule = LambdaLR(optimizer, factor)
-        self.on_step = self.schedule.step
-        self.state_dict, self.load_state_dict = self.schedule.state_dict, self.schedule.load_state_dict
+        super().__init__(optimizer, factor)
+
+    def on_step(self):
+        self.step()
 
     def on_epoch(self, train_loss):
         pass
@@ -760,11 +725,10 @@ def restore(folder, parts, device, steps, fresh, note):
 def time_limit(deadline):
     """SIGTERM to this process at `deadline` (time.monotonic), or after a second where that is over: every
     start comes further."""
-    left = max(1.0, deadline - time.monotonic())
+    left = min(max(1.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
     timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
-    if left < threading.TIMEOUT_MAX:
-        timer.start()
+    timer.start()
     try:
         yield
     finally:
@@ -861,6 +825,9 @@ def warn_at_chance(curve, task, epochs):
         print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
 
 
+WHOLE_BATCH = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
+
+
 @contextlib.contextmanager
 def out_of_memory_advice(model, batch_size, micro_batch):
     """Raise a UserError that names what helps where memory runs out; for the callers of fit."""
@@ -876,31 +843,26 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         if part == 1:
             advice = "a single example does not fit; use a device with more memory"
-        elif batch_normed(model):
-            advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
+        elif batch_norms(model):
+            advice = WHOLE_BATCH
         raise UserError(f"out of memory on the device; {advice}") from None
 
 
-def torch_normed(model):
-    return any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in model.modules())
-
-
-def batch_normed(model):
-    """Whether some norm of the model looks across examples: models.Norm, which has a `kind`, or torch's."""
-    return torch_normed(model) or any(getattr(m, "kind", None) == "batch" for m in model.modules())
+def batch_norms(model):
+    """The norms of a model that look across examples: models.Norm, which has a `kind`, or torch's."""
+    torchs = torch.nn.modules.batchnorm._BatchNorm
+    return [m for m in model.modules() if isinstance(m, torchs) or getattr(m, "kind", None) == "batch"]
 
 
 def require_splittable(model, batch_size, args):
     """Raise UserError where parts of a batch would not be the same mathematics as the batch."""
-    if ranks() > 1 and torch_normed(model):
+    if ranks() > 1 and not all(hasattr(norm, "kind") for norm in batch_norms(model)):
         raise UserError("torch's own batch norm is not synchronised here; use models.Norm('batch', ...)")
-    if not args.micro_batch or args.micro_batch >= batch_size:
-        return
-    if args.compile == "reduce-overhead":
-        raise UserError("--micro-batch needs --compile without reduce-overhead, which overwrites gradients")
-    if batch_normed(model):
-        advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
-        raise UserError(f"--micro-batch would change this model, whose norm needs the whole batch; {advice}")
+    if (args.micro_batch or batch_size) < batch_size:
+        if args.compile == "reduce-overhead":
+            raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
+        if batch_norms(model):
+            raise UserError(f"--micro-batch: this model's norm needs the whole batch; {WHOLE_BATCH}")
 
 
 # ------------------------------------------------------------------------------------------ checkpoints

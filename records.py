@@ -1,7 +1,5 @@
 """What is a run, where is its record, and how do records become tables and figures?
 
-    python records.py runs/RUN results/curves/RUN.jsonl   draw the curves of runs into curves.png
-
 A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
 task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
 when OUT/results.jsonl has a record with that name. An experimenter needs `run_cell` and can skip the rest.
@@ -16,7 +14,6 @@ import math
 import re
 import statistics
 import sys
-import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +24,7 @@ from common import UserError
 from fetch import fcntl  # None on Windows: nobody waits for anybody
 
 
-class Busy(Exception):
+class Busy(common.Interrupted):
     """Another process is training this run; it is left to it."""
 
 
@@ -58,12 +55,15 @@ def code_hash(script):
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
+def finished(out):
+    """{run: its newest record} of the runs under `out` that have no last.pt any more."""
+    newest = {r["run"]: r for r in read_records([out / "results.jsonl"])}
+    return {run: r for run, r in newest.items() if not (out / run / "last.pt").exists()}
+
+
 def is_done(args, script, name):
-    """Whether this run is finished (it has a record, and no last.pt any more) and --fresh does not ask for it
-    again; says so."""
-    path, last = args.out / "results.jsonl", args.out / name / "last.pt"
-    newest = lambda: {r["run"]: r for r in read_records([path])}.get(name)  # noqa: E731
-    done = common.on_first_rank(lambda: None if last.exists() else newest())
+    """Whether this run is finished and --fresh does not ask for it again; says so."""
+    done = common.on_first_rank(finished, args.out).get(name)
     if not done or args.fresh:
         return False
     what = f"{done['test_acc']:.2%}" if done.get("score", "accuracy") == "accuracy" else "pretrained"
@@ -78,15 +78,13 @@ def claimed(args, name):
     """The run's folder, held by this process alone. Raises Busy where another process has it: both would
     write the same last.pt. The system frees the lock of a process that is killed."""
     folder, taken = args.out / name, False
-    with contextlib.ExitStack() as held:
-        if common.rank() == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(folder / "lock", "a"))
-            try:
-                if fcntl:
-                    fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                taken = True
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "a") as lock:
+        try:
+            if fcntl and common.rank() == 0:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            taken = True
         if common.any_rank(taken)[0]:
             raise Busy(f"{name} is being trained by another process and is left to it")
         yield folder
@@ -131,9 +129,7 @@ def announce(args, folder, model, task, hp):
     print(f"\n{folder}")
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
     print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
-    rows = " ".join(f"{row}={value}" for row, value in hp.items())
-    lines = textwrap.wrap(rows, 78, break_on_hyphens=False)
-    print(textwrap.indent("\n".join(lines), "  "), flush=True)
+    print("  " + " ".join(f"{row}={value}" for row, value in hp.items()), flush=True)
 
 
 def budget(args, hp, paper):
@@ -157,8 +153,6 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
         if getattr(args, row) not in (None, found):  # the record would say what was not done
             raise UserError(f"{common.flag(row)}: the script does not cut its task; see data.limited")
     identity = make_identity(args, script, task, model, cell, seed, hp)
-    if args.eval:
-        return test_again(args, run_name(identity), task, build(), loss_fn, hp)
     if is_done(args, script, run_name(identity)):
         return
     how = dict(task=task, hp=hp, build=build, loss_fn=loss_fn, budget=budget(args, hp, paper))
@@ -166,56 +160,35 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
     print(outcome(args, line, paper, expected), flush=True)
 
 
-def test_again(args, name, task, model, loss_fn, hp):
-    """--eval: print the test accuracy that a run's best weights have here and now. Raises UserError where
-    there are none, or where they are of another model."""
-    path, device = args.out / name / "best.pt", common.resolve_device(args.device)
-    best = common.load_checkpoint(path, device, remedy="train it with --fresh")
-    if best is None:
-        raise UserError(f"{path} is not there; leave --eval out to train this cell")
-    try:
-        model.to(device).load_state_dict(best["model"])
-    except RuntimeError as error:
-        raise UserError(f"{path} is of another model, since the code changed") from error
-    task, autocast = task.tested_on(hp.get("limit_test")).to(device), common.autocast_on(device, args.amp)
-    found = common.evaluate(model, task, loss_fn, hp, autocast, args.micro_batch, "test")
-    print(f"{name}\n  test accuracy {found['acc']:.2%} of {path}, epoch {best['epoch']}", flush=True)
-
-
 def outcome(args, line, paper, expected):
-    """The last lines of a cell: its number, what it is worth, and what comes next."""
+    """The last lines of a cell: its number, what it is worth, and where it lies."""
     worth = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
     worth += "" if expected is None else f"; the paper's full run: {expected:.2f}"
-    report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
     if line["smoke"]:
-        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
+        worth = "a smoke run: it works, the accuracy means nothing"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
     places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
-    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
+    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places])
 
 
 def run_cells(args, cells, run, report=None):
     """run(args, *cell, seed) for each cell of a command and each of its seeds; at the mini tier report(args).
     A cell that cannot be trained does not keep the others from their turn. At the end this raises UserError
-    if some failed, Interrupted if other processes were at some."""
-    runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
-    failed = busy = 0
+    if some failed, else Busy if other processes were at some."""
+    runs, missing = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), []
     for cell, seed in runs:
         try:
             run(args, *cell, seed)
-        except Busy as note:
-            print(f"note: {note}", file=sys.stderr, flush=True)
-            busy += 1
-        except UserError as error:
-            if len(runs) == 1 or common.ranks() > 1:  # ranks that go on alone wait for each other
+        except (Busy, UserError) as reason:
+            busy = isinstance(reason, Busy)
+            if len(runs) == 1 or (common.ranks() > 1 and not busy):  # or ranks wait for each other
                 raise
-            print(f"error: {error}", file=sys.stderr, flush=True)
-            failed += 1
-    if failed:
-        raise UserError(f"{failed} of {len(runs)} cells did not finish, for the reasons above")
-    if busy:
-        raise common.Interrupted(f"{busy} of {len(runs)} cells are being trained by other processes")
-    if report and args.mini and not args.eval:
+            print(f"{'note' if busy else 'error'}: {reason}", file=sys.stderr, flush=True)
+            missing.append(type(reason))
+    if missing:
+        kind = Busy if {*missing} == {Busy} else UserError
+        raise kind(f"{len(missing)} of {len(runs)} cells did not finish, for the reasons above")
+    if report and args.mini:
         report(args)
 
 
@@ -242,33 +215,24 @@ READ |= dict.fromkeys(("cell", "hp", "data"), dict)
 
 def is_record(line):
     """Whether a JSON value has what every table reads of a record, each of its type."""
-    return (
-        isinstance(line, dict)
-        and all(isinstance(line.get(row), kind) for row, kind in READ.items())
-        and isinstance(line["data"].get("hash"), str)
-        and line["test_acc"] <= 1
-        and (line["test_acc"] >= 0 or line.get("score") == "R^2")
-        and not any(isinstance(v, (list, dict)) for v in line["cell"].values())
-    )
+    return isinstance(line, dict) and all(isinstance(line.get(row), kind) for row, kind in READ.items())
+
+
+def parsed(text):
+    """The value of a line of JSON; None where it is none."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text)
 
 
 def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
     for path in filter(Path.is_file, paths):
-        strange = []
-        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
-            try:
-                line = json.loads(text) if text.strip() else None
-            except (ValueError, RecursionError):
-                line = text
-            if is_record(line):
-                records.append(line)
-            elif line is not None:
-                strange.append(str(number))
-        if strange:
-            numbers = ", ".join(strange[:5]) + ", ..." * (len(strange) > 5)
-            print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
+        lines = [text for text in path.read_bytes().split(b"\n") if text.strip()]
+        found = [line for line in map(parsed, lines) if is_record(line)]
+        if strange := len(lines) - len(found):
+            print(f"warning: {path}: left out what is no record, {strange} lines", file=sys.stderr)
+        records += found
     return records
 
 
@@ -290,11 +254,9 @@ def report_records(args, script, tasks=None, models=None, cell=None):
 def finished_runs(args, task, exps):
     """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke,
     mini runs with --mini."""
-    newest = {r["run"]: r for r in read_records([args.out / "results.jsonl"])}
-    found = [r for r in newest.values() if r["task"] == task and r["exp"] in exps]
+    found = [r for r in finished(args.out).values() if r["task"] == task and r["exp"] in exps]
     found = [r for r in found if (r.get("smoke", False), r.get("mini", False)) == (args.smoke, args.mini)]
-    found = [r for r in found if (args.out / r["run"] / "best.pt").exists()]
-    return [r for r in found if not (args.out / r["run"] / "last.pt").exists()]
+    return [r for r in found if (args.out / r["run"] / "best.pt").exists()]
 
 
 def rebuilt(path, model_class, fits=lambda arguments: None):
@@ -460,10 +422,10 @@ class Judged(NamedTuple):
     claim: str
     low: float  # the difference is claimed to lie between low and high
     high: float
-    n: int = 0  # seeds of every cell
-    difference: float = math.nan
-    error: float = math.nan  # standard error
-    verdict: str = "not yet"
+    n: int  # seeds of every cell
+    difference: float
+    error: float  # standard error
+    verdict: str
 
     @property
     def measured(self):
@@ -494,15 +456,16 @@ def judged(claims, cells):
     """
     rows = []
     for words, signed, low, high in claims:
-        row = Judged(words, -math.inf if low is None else low, math.inf if high is None else high)
-        groups = [cells.get((task, label), []) for _, task, label in signed]
-        if n := min(map(len, groups)):
-            found = [(sign, *mean_and_error(group)) for (sign, _, _), group in zip(signed, groups)]
+        low, high = -math.inf if low is None else low, math.inf if high is None else high
+        groups = [(sign, cells.get((task, label), [])) for sign, task, label in signed]
+        difference = error = math.nan
+        if n := min(len(group) for _, group in groups):
+            found = [(sign, *mean_and_error(group)) for sign, group in groups]
             difference = 100 * sum(sign * mean for sign, mean, _ in found)
-            error = 100 * math.sqrt(sum((sign * error) ** 2 for sign, _, error in found))
-            answer = verdict(difference, error, row.low, row.high) if n > 1 else "one seed: not yet"
-            row = row._replace(n=n, difference=difference, error=error, verdict=answer)
-        rows.append(row)
+            error = 100 * math.sqrt(sum(error**2 for _, _, error in found))
+        few = {0: "not yet", 1: "one seed: not yet"}
+        answer = few.get(n) or verdict(difference, error, low, high)
+        rows.append(Judged(words, low, high, n, difference, error, answer))
     return rows
 
 
@@ -620,25 +583,3 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=120)
     pyplot().close(figure)
     print(f"figure: {path}")
-
-
-def plot_curves(paths, path):
-    """Accuracy against steps, training dashed and validation solid, of run folders or of their logs."""
-    figure, axis = pyplot().subplots(figsize=(7, 4), layout="constrained")
-    for i, log in enumerate(path / "log.jsonl" if path.is_dir() else path for path in paths):
-        lines = [json.loads(text) for text in log.read_text().splitlines()]
-        name = log.parent.name if log.name == "log.jsonl" else log.stem
-        for split, style in (("train", "--"), ("val", "-")):
-            points = [(line["step"], 100 * line[split]["acc"]) for line in lines]
-            axis.plot(*zip(*points), style, color=f"C{i}", label=f"{name}, {split}")
-    axis.set(xlabel="steps", ylabel="accuracy (%)")
-    axis.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", fontsize=7, frameon=False)
-    save_figure(figure, path)
-
-
-if __name__ == "__main__":
-    with common.exit_cleanly():
-        if not sys.argv[1:]:
-            raise UserError("name run folders or their logs: python records.py runs/RUN ...")
-        plot_curves([Path(name) for name in sys.argv[1:]], Path("curves.png"))

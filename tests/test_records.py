@@ -49,7 +49,7 @@ def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys
     assert record["data"]["counts"] == {"train": 512, "val": 128, "test": 128} and record["limit"] == 32
     assert len(record["data"]["hash"]) == 64 and record["steps"] == 8 and record["amp"] in ("bf16", "off")
     assert not list(tmp_path.glob("*/last.pt")) and list(tmp_path.glob("*/best.pt"))
-    assert "table: smoke runs are in none" in capsys.readouterr().out
+    assert "it works, the accuracy means nothing" in capsys.readouterr().out
     assert run(*TINY) == 0 and "is done" in capsys.readouterr().out
     assert len(lines_of(tmp_path / "results.jsonl")) == 1
 
@@ -284,7 +284,7 @@ def test_what_is_no_record_is_left_out_with_one_warning(tmp_path, capsys):
     """Promises 4 and 7: any of its rows missing or of another type, and lines that are no JSON."""
     odd = (None, 7, 7.5, -0.5, "7", [0.5], {"a": 1}, math.nan)
     fits = dict.fromkeys(("run", "exp", "task", "model", "budget", "date"), 1)
-    fits |= dict(cell=1, hp=1, data=0, val_acc=3, test_acc=0, seed=1, limit=2)  # of the odd values, so many
+    fits |= dict(cell=1, hp=1, data=1, val_acc=3, test_acc=3, seed=1, limit=2)  # of the odd values, so many
     lines = ["[1]", "7", '"text"', "{", "[" * 100_000, "\x00"]
     for key, count in fits.items():
         assert sum(records.is_record(RECORD | {key: value}) for value in odd) == count, key
@@ -295,7 +295,7 @@ def test_what_is_no_record_is_left_out_with_one_warning(tmp_path, capsys):
     found = records.read_records([path, tmp_path / "none.jsonl"])
     assert found == [RECORD, {k: v for k, v in RECORD.items() if k != "limit"}]  # without: all examples
     err = capsys.readouterr().err
-    assert err.count("warning") == 1 and "line 1, 2, 3" in err
+    assert err.count("warning") == 1 and f"{len(lines) - 2} lines" in err
 
 
 def test_a_report_takes_the_newest_of_equal_cells_and_only_its_tables_cells(tmp_path):
@@ -474,19 +474,6 @@ def test_reports_keep_budgets_apart_and_average_seeds(tmp_path, capsys):
     assert len(rows) == 2 and "70.0 ± 0.3 n=2 1 min (paper 89.0)" in rows[0]
     assert "K=5; lr 0.5" in rows[1] and "60.0 ± 0.5 n=1" in rows[1]
     assert "99.99" not in out and "70.00 (" not in rest and "88.50" not in small
-
-
-def test_eval_measures_the_record_again_and_trains_nothing(run, tmp_path, capsys):
-    cell = ["--task", "listops", "--smoke", "--epochs", "1", "--limit", "64"]
-    assert run(*cell, "--eval") == 2  # there is nothing to test yet
-    assert run(*cell) == 0
-    [line] = lines_of(tmp_path / "results.jsonl")
-    capsys.readouterr()
-    assert run(*cell, "--eval") == 0
-    assert f"test accuracy {line['test_acc']:.2%} of" in capsys.readouterr().out
-    assert len(lines_of(tmp_path / "results.jsonl")) == 1
-    records.plot_curves([tmp_path / line["run"]], tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_report_refuses_flags_that_it_would_not_heed(run, capsys):

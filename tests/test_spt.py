@@ -363,7 +363,7 @@ def test_no_training_goes_on_with_a_rate_of_zero(model, name, given):
         hp = exp_spt.recipe(name, Cell(model, objective), flags(*given.split()))[1]
         steps = hp.get("steps") or math.ceil(n / hp["batch_size"]) * hp["epochs"]
         p = torch.nn.Parameter(torch.zeros(1))
-        schedule = common.make_schedule(torch.optim.SGD([p], 1.0), hp, steps).schedule
+        schedule = common.make_schedule(torch.optim.SGD([p], 1.0), hp, steps)
         assert all(schedule.lr_lambdas[0](step) > 0 for step in range(1, steps, 997))
         if objective == "none" and not given:
             assert hp["horizon"] == exp_spt.MODELS[model]["horizon"][exp_spt.TASKS.index(name)]
