@@ -21,9 +21,11 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from datetime import timedelta
@@ -91,6 +93,8 @@ def finish_step():
         arrived.append(number)
         if number == signal.SIGINT:
             signal.signal(number, before[number])
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this step; once more to stop at once\n")
 
     numbers = [n for n in (signal.SIGTERM, signal.SIGINT) if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in numbers}
@@ -143,12 +147,20 @@ OVERRIDES += ("max_length", "limit_test")
 TRAINING = {*OVERRIDES, "clip", "technique", "denoise_norm", "stride", "hours"} - {"max_length"}
 
 
+def for_terminals(docstring, width=80):
+    """A docstring as -h shows it: paragraphs filled; of an example that is too long the explanation, which
+    two spaces set apart, on a line of its own."""
+    blocks = [b if b.startswith(" ") else textwrap.fill(b, width) for b in docstring.split("\n\n")]
+    lines = "\n\n".join(blocks).splitlines()
+    return "\n".join(x if len(x) <= width else re.sub(r"(?<=\S)  +", "\n        ", x) for x in lines)
+
+
 def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags of every experiment; `tasks` are the columns of its table. techniques: with the
     flags of paper A's training techniques; trains: with those that change a recipe."""
     parser = argparse.ArgumentParser(
         usage="python %(prog)s --task TASK [TASK ...] [flags]",
-        description=description,
+        description=for_terminals(description),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     # fmt: off
@@ -198,6 +210,9 @@ def make_parser(description, tasks, techniques=True, trains=True):
 
 def parse_args(parser, argv):
     """The command line; adds args.git, args.argv and args.deadline, and joins torchrun's processes."""
+    for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
     needless = [f for f in given if f not in ("--report", "--task", "--mini", "--figure", "--out")]

@@ -14,6 +14,7 @@ import math
 import re
 import statistics
 import sys
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,7 +130,8 @@ def announce(args, folder, model, task, hp):
     print(f"\n{folder}")
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
     print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
-    print("  " + " ".join(f"{row}={value}" for row, value in hp.items()), flush=True)
+    rows = " ".join(f"{row}={value}" for row, value in hp.items())
+    print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
 
 def budget(args, hp, paper):
@@ -161,14 +163,15 @@ def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed
 
 
 def outcome(args, line, paper, expected):
-    """The last lines of a cell: its number, what it is worth, and where it lies."""
+    """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
     worth = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
     worth += "" if expected is None else f"; the paper's full run: {expected:.2f}"
+    report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
     if line["smoke"]:
-        worth = "a smoke run: it works, the accuracy means nothing"
+        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
     places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
-    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places])
+    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
 
 
 def run_cells(args, cells, run, report=None):

@@ -338,10 +338,10 @@ def test_a_signal_while_a_checkpoint_is_written_or_read_is_not_lost(name, when, 
     assert comparable(tmp_path / "stopped") == comparable(tmp_path / "unbroken")
 
 
-def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals):
+def test_a_second_ctrl_c_does_not_wait_and_an_ignored_one_stays_ignored(signals, capfd):
     with pytest.raises(KeyboardInterrupt), common.finish_step() as arrived:
         signal.raise_signal(signal.SIGINT)
-        assert arrived == [signal.SIGINT]
+        assert arrived == [signal.SIGINT] and "once more" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background job

@@ -49,7 +49,7 @@ def test_a_record_has_every_field_and_the_run_is_done_once(run, tmp_path, capsys
     assert record["data"]["counts"] == {"train": 512, "val": 128, "test": 128} and record["limit"] == 32
     assert len(record["data"]["hash"]) == 64 and record["steps"] == 8 and record["amp"] in ("bf16", "off")
     assert not list(tmp_path.glob("*/last.pt")) and list(tmp_path.glob("*/best.pt"))
-    assert "it works, the accuracy means nothing" in capsys.readouterr().out
+    assert "table: smoke runs are in none" in capsys.readouterr().out
     assert run(*TINY) == 0 and "is done" in capsys.readouterr().out
     assert len(lines_of(tmp_path / "results.jsonl")) == 1
 

@@ -5,6 +5,7 @@ pytest tests/test_robust.py
 
 import contextlib
 import importlib
+import io
 import os
 import random
 import resource
@@ -158,6 +159,7 @@ def test_ctrl_c_is_answered_where_stderr_has_ended(signals, monkeypatch):
     def gone(*args, **kwargs):
         raise BrokenPipeError
 
+    monkeypatch.setattr(os, "write", gone)
     monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=gone, flush=gone))
     with pytest.raises(SystemExit) as stop, common.exit_cleanly():
         with common.finish_step() as arrived:
@@ -174,3 +176,11 @@ def test_a_reader_that_has_seen_enough_is_no_error():
         assert process.stdout.readline() == "a row\n"
         process.stdout.close()
         assert process.stderr.read() == "" and process.wait() == 141
+
+
+def test_a_report_prints_where_only_ascii_is_known(tmp_path, monkeypatch):
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", printed)
+    assert exit_code(exp_locality.main, "--report", "--out", tmp_path) == 0
+    printed.flush()
+    assert b"Table 1" in printed.buffer.getvalue() and b"?" in printed.buffer.getvalue()  # for a dash
