@@ -370,7 +370,7 @@ def solve(tree, levels):
 
 
 def test_solving_the_top_levels_agrees_with_a_recursive_evaluator():
-    tokens, offsets, label = listops.generate_listops(200, seed=3, progress=False)
+    tokens, offsets, label = listops.generate_listops(200, seed=3)
     words = np.array(listops.LISTOPS_SYMBOLS)
     trees = [parse(iter(words[tokens[a:b]])) for a, b in zip(offsets, offsets[1:])]
     for depth in (0, 1, 2, 5, 10):
@@ -380,7 +380,7 @@ def test_solving_the_top_levels_agrees_with_a_recursive_evaluator():
 
 
 def test_the_rules_get_what_appendix_b_and_its_extension_say():
-    split = data.Split(*map(torch.from_numpy, listops.generate_listops(8_000, seed=5, progress=False)))
+    split = data.Split(*map(torch.from_numpy, listops.generate_listops(8_000, seed=5)))
     for rule, expected in (("always-0", 0.17), ("root", 0.36), ("top-1", 0.59), ("top-2", 0.74)):
         assert exp_listops.rule_accuracy(split, rule, seed=0) == pytest.approx(expected, abs=0.015), rule
     counts = exp_listops.label_counts(split)
