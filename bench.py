@@ -3,10 +3,9 @@
     python bench.py step                       a training step of cells of Tables 1 to 3, and projected hours
     python bench.py step --model conv-5 transformer --task text listops --compile
     python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
-    python bench.py all --out bench.jsonl      both: about ten minutes on a GPU
 
 `step`: the cell's own recipe and model, and the step of common.fit, on random examples of the task's lengths
-in batches evenly spaced by length. On a CPU choose cells.
+in batches evenly spaced by length; the fastest of three rounds counts. On a CPU choose cells.
     launches  operations that a step sends to the device: forward and loss, backward, optimiser. A GPU waits
               for them at these sizes, about 5 microseconds each
     ms        a step, its batch included;  ex/s: examples a second
@@ -22,7 +21,6 @@ import functools
 import itertools
 import json
 import math
-import random
 import sys
 import time
 from dataclasses import replace
@@ -79,23 +77,13 @@ def stand_in(name, examples, hp):
 
 
 def sample(task, plan, n):
-    """(n batches, the longest one) of a plan: evenly spaced from the shortest to the longest, so that their
-    mean cost is near that of the whole plan, and in random order."""
+    """(n full batches, the longest one) of a plan: evenly spaced from the shortest to the longest, so that
+    their mean cost is near that of the whole plan."""
     full = max(map(len, plan))
     plan = [index for index in plan if len(index) == full]
     plan.sort(key=lambda index: int(task.lengths["train"][index].max()))
     n = min(n, len(plan))
-    chosen = [plan[int((i + 0.5) * len(plan) / n)] for i in range(n)]
-    return random.Random(0).sample(chosen, n), plan[-1]
-
-
-def seconds_of(work, device):
-    synchronize = getattr(torch, device.type).synchronize
-    synchronize()
-    start = time.perf_counter()
-    work()
-    synchronize()
-    return time.perf_counter() - start
+    return [plan[int((i + 0.5) * len(plan) / n)] for i in range(n)], plan[-1]
 
 
 # ------------------------------------------------------------------------------------------ step
@@ -136,10 +124,9 @@ def projected_steps(name, hp):
 def measure_step(model, name, args):
     """The row of one cell."""
     device, hp = common.resolve_device(args.device), recipe(model, name)
-    dtype = torch.bfloat16 if common.use_bf16(args.amp, device) else torch.float32
     autocast = common.autocast_on(device, args.amp)
     if args.smoke:
-        hp |= {row: value for row, value in exp_kernels.SMOKE.items() if row in hp}
+        hp |= {row: value for row, value in exp_multitask.SMOKE.items() if row in hp}
     task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
@@ -148,39 +135,30 @@ def measure_step(model, name, args):
     plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
 
-    def train(batches):
+    def train(plan):
         at = {"totals": {}}
-        for batch in batches:
+        for batch in task.training_batches(plan, noise, 0):
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
 
-    def epoch():
-        train(task.training_batches(chosen, noise, 0))
-
-    train(task.training_batches([longest], noise, 0))  # memory is allocated, the optimiser has its state
+    train([longest])  # memory is allocated, the optimiser has its state
     launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
     if args.compile:
         network.one_length = task.one_length
         network.compile(mode=args.compile)
     common.reset_peak(device)
     if args.compile or device.type != "cpu":  # every shape once more, as it will be timed
-        epoch()
-    ms = 1000 * min(seconds_of(epoch, device) for _ in range(args.rounds)) / len(chosen)
+        train(chosen)
+    synchronize, seconds = getattr(torch, device.type).synchronize, []
+    for _ in range(3):
+        synchronize()
+        start = time.perf_counter()
+        train(chosen)
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    ms = 1000 * min(seconds) / len(chosen)
     row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
     row |= {"ms": ms, "ex/s": 1000 * hp["batch_size"] / ms, "peak GB": common.peak_gb(device)}
-    row |= {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
-    row |= {"device": common.device_name(device), "amp": str(dtype).removeprefix("torch.")}
-    return row | {"compile": args.compile or False}
-
-
-def bench_step(args):
-    for model, name in itertools.product(args.model, args.task):
-        row = {"model": model, "task": name}
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                row |= measure_step(model, name, args)
-        except (MemoryError, RuntimeError) as error:  # the other cells are worth having
-            row |= {"note": str(error).splitlines()[0][:60]}
-        yield row
+    return row | {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -190,7 +168,7 @@ CARDS = (8, 12, 24)  # GB
 
 def conv1d(x, weight, bias=None, groups=1):
     """What a GPU does in place of models.chunked_conv1d."""
-    return F.conv1d(x.transpose(1, 2), weight, bias, padding="same", groups=groups).transpose(1, 2)
+    return F.conv1d(x.mT, weight, bias, padding="same", groups=groups).mT
 
 
 def kept_for_backward(network, task, batch_size):
@@ -230,27 +208,23 @@ def largest_part(card, state, kept_by, batch_size, splittable):
     return "all" if part == batch_size else f"--micro-batch {part}"
 
 
-def bench_memory(args):
-    """Rows {model, task, batch, GB of state, GB kept for the backward pass, what each card can compute}."""
-    for model, name in itertools.product(args.model, args.task):
-        hp = recipe(model, name)
-        as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
-        with contextlib.redirect_stdout(sys.stderr), mock.patch.multiple(models, **as_on_a_gpu):
-            task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
-            network = SCRIPTS[model].build(task, hp)
-            kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
-            state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-            asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
-            row = {"model": model, "task": name, "batch": hp["batch_size"]}
-            row |= {"state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
-            row |= {f"{card} GB": largest_part(card, *asked) for card in CARDS}
-        yield row
+def count_memory(model, name, args):
+    """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute."""
+    hp = recipe(model, name)
+    as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
+    with mock.patch.multiple(models, **as_on_a_gpu):
+        task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
+        network = SCRIPTS[model].build(task, hp)
+        kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
+        state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
+        asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
+        row = {"batch": hp["batch_size"], "state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
+        return row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
 
 
 # ------------------------------------------------------------------------------------------ output
 
-PARTS = {"step": bench_step, "memory": bench_memory}
-SHARED = ("device", "amp", "compile")  # by all rows of a table
+PARTS = {"step": measure_step, "memory": count_memory}
 
 
 def text(value):
@@ -261,16 +235,23 @@ def text(value):
 
 def run_part(part, args):
     """Measure one part and print its table; rows go to --out as they come."""
-    rows = []
-    for row in PARTS[part](args):
+    device, rows = common.resolve_device(args.device), []
+    where = {"torch": torch.__version__, "device": common.device_name(device)}
+    where |= {"bf16": common.use_bf16(args.amp, device), "compile": args.compile or False}
+    for model, name in itertools.product(args.model, args.task):
+        row = {"model": model, "task": name}
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                row |= PARTS[part](model, name, args)
+        except (MemoryError, RuntimeError) as error:  # the other cells are worth having
+            row |= {"note": str(error).splitlines()[0][:60]}
         rows.append(row)
         print(*map(text, row.values()), file=sys.stderr)
         if args.out:
             with open(args.out, "a") as f:
-                f.write(json.dumps({"part": part, "torch": torch.__version__} | row) + "\n")
-    shared = {key: value for row in rows for key, value in row.items() if key in SHARED}
-    print(f"### {part}\n\n{', '.join(map(str, (f'torch {torch.__version__}', *shared.values())))}\n")
-    columns = dict.fromkeys(key for row in rows for key in row if key not in SHARED)
+                f.write(json.dumps({"part": part} | where | row) + "\n")
+    print(f"### {part}\n\n{', '.join(f'{key} {value}' for key, value in where.items())}\n")
+    columns = dict.fromkeys(key for row in rows for key in row)
     print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
 
 
@@ -280,14 +261,13 @@ def main(argv=None):
     some = [model for model in SCRIPTS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument
-    add("part", choices=[*PARTS, "all"], help="what to measure")
+    add("part", choices=PARTS, help="what to measure")
     add("--model", nargs="+", choices=SCRIPTS, default=some, metavar="MODEL", help=f"of {', '.join(SCRIPTS)}")
     add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")
     add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"), help="compile")
     add("--steps", type=common.positive_int, metavar="N", help="batches timed (default 20, on a CPU 4)")
-    add("--rounds", type=common.positive_int, default=3, metavar="N", help="the fastest of N counts (3)")
     add("--smoke", action="store_true", help="tiny models and data: does it run at all?")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on
@@ -295,8 +275,7 @@ def main(argv=None):
     with common.exit_cleanly():
         if args.out:
             open(args.out, "a").close()  # refused now, not after the first row
-        for part in PARTS if args.part == "all" else [args.part]:
-            run_part(part, args)
+        run_part(args.part, args)
 
 
 if __name__ == "__main__":

@@ -634,7 +634,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes that share this machine's cores
     workers = max(1, min(16, pathfinder.usable_cores() // here - 1))
     items = [[(epoch, i) for i in share] for share in shares]
-    made = pathfinder.made_ahead(items, AugmentedImages(task.rgb, task.seed).batch, workers)
+    made = pathfinder.made_ahead(items, AugmentedImages(task.rgb, task.seed).batch, workers, ahead=8)
     for index, pixels in zip(plan, made):
         batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)

@@ -19,7 +19,6 @@ Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena
 Paper B: "Never Train from Scratch" (arXiv 2310.02980).
 """
 
-import argparse
 import copy
 import math
 from itertools import product
@@ -33,7 +32,7 @@ import data
 import exp_multitask
 import models
 import records
-from exp_multitask import build
+from exp_multitask import build, smoke_rows
 from records import markdown, paper_and_ours_rows, percent
 
 # fmt: off
@@ -189,61 +188,32 @@ def recipe(model, name, techniques="yes", mini=False):
     return hp | data.technique_rows(name, techniques, mini)
 
 
+@torch.no_grad()
 def kernel_profile(block, L):
     """What a block's kernel weighs at each distance |lag|, both directions and all channels together.
 
-    -> (distances (n,), largest absolute tap at each of them (n,), energy at EVERY distance (L,): the sum of
-    the squared taps), float64 numpy. Only the convolution counts: no skip connection, gate or attention. S5
-    and LRU have a kernel for each PAIR of channels; its largest tap is looked up at some 60 distances.
+    -> (largest absolute tap (L,), energy (L,): the sum of the squared taps), float64 numpy. Only the
+    convolution counts: no skip connection, gate or attention. S5 and LRU have a kernel for each PAIR of
+    channels; at the paper's sizes these take minutes.
     """
-    with torch.no_grad():
-        if hasattr(block, "system"):
-            return state_profile(*copy.deepcopy(block).double().system(), L)
-        peak, energy = torch.zeros(2, L, dtype=torch.float64)
-        for taps, first in block.taps(L):
-            there = slice(first, first + taps.shape[1])
-            peak[there] = torch.maximum(peak[there], taps.double().abs().amax(0))
-            energy[there] += taps.double().square().sum(0)
-    return np.arange(L), peak.numpy(), energy.numpy()
+    peak, energy = torch.zeros(2, L, dtype=torch.float64)
+    for taps, first in state_taps(block, L) if hasattr(block, "system") else block.taps(L):
+        there = slice(first, first + taps.shape[1])
+        peak[there] = torch.maximum(peak[there], taps.double().abs().amax(0))
+        energy[there] += taps.double().square().sum(0)
+    return peak.numpy(), energy.numpy()
 
 
-def state_profile(log_pole, B, C, L):
-    """kernel_profile() of what a block's system() returns: log pole (P,), B (P, H), C (H, P or 2 P)."""
-    powers = torch.exp(log_pole.unsqueeze(1) * torch.arange(L))
-    far = np.geomspace(32, L - 1, 30) if L > 33 else []
-    distances = np.unique(np.concatenate([np.arange(min(L, 32)), np.round(far)]).astype(int))
-    peak, energy = np.zeros(len(distances)), torch.zeros(L, dtype=torch.float64)
+def state_taps(block, L):
+    """taps() of S5 and LRU, one lag at a time: Re(c diag(pole^lag) B) of each direction's c."""
+    log_pole, B, C = copy.deepcopy(block).double().system()
     right = torch.cat([B.real, B.imag]).float()
-    for c in C.split(len(log_pole), 1):
-        # |Re M|^2 = (|M|^2 + Re M^2) / 2 for M = c diag(pole^l) B: two quadratic forms in the powers, so
-        # that no H x H matrix is needed for any l.
-        plain = (c.mT @ c.conj()) * (B @ B.mH)
-        square = (c.mT @ c) * (B @ B.mT)
-        energy += 0.5 * ((plain.mT @ powers) * powers.conj() + (square @ powers) * powers).sum(0).real
-        for i, distance in enumerate(distances):
-            z = c * powers[:, distance]
-            tap = torch.cat([z.real, -z.imag], 1).float() @ right
-            peak[i] = max(peak[i], float(tap.abs().max()))
-    return distances, peak, energy.clamp(min=0).numpy()
+    for c, lag in product(C.split(len(log_pole), 1), range(L)):
+        z = c * torch.exp(lag * log_pole)
+        yield (torch.cat([z.real, -z.imag], 1).float() @ right).view(-1, 1), lag
 
 
 # ------------------------------------------------------------------------------------------ one cell
-
-# The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
-SMOKE = dict(
-    depth=2, d_model=32, d_hidden=32, d_attention=16, ema_dim=4, d_state=16, blocks=1, lr=3e-3, batch_size=16,
-    epochs=2,
-)  # fmt: skip
-
-
-def smoke_rows(hp, name):
-    rows = {row: value for row, value in SMOKE.items() if row in hp}
-    special = dict(
-        image={"augment": "none", "epochs": 3},  # AutoAugment would need torchvision
-        text={"max_length": 256, "epochs": 3},
-        retrieval={"max_length": 256, "epochs": 10},
-    )
-    return rows | special.get(name, {})
 
 
 def run_cell(args, name, model, seed):
@@ -280,10 +250,6 @@ def paper_number(name, row):
 # ------------------------------------------------------------------------------------------ the report
 
 
-def recipe_of(record, mini=False):
-    return recipe(record["model"], record["task"], record["cell"]["techniques"], mini)
-
-
 def report(args):
     found = records.report_records(args, __file__, TASKS6, TABLES, ("techniques",))
     variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in found}
@@ -295,7 +261,7 @@ def report(args):
         titles=data.TITLES,
         variants=map(label, TABLES),
         label=lambda r: variant[r["run"]],
-        recipe=lambda r: recipe_of(r, mini=True),
+        recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
         paper=paper_number,
         claims=CLAIMS,
         figure="table3-mini.png",
@@ -317,13 +283,15 @@ def report(args):
         "recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n\n"
         "seeds; — = not run. An average needs all five.\n"
     )
-    records.print_reduced("Table 3", found, variant, recipe_of, data.TITLES)
+    paper = lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"])  # noqa: E731
+    records.print_reduced("Table 3", found, variant, paper, data.TITLES)
 
 
 # ------------------------------------------------------------------------------------------ kernels
 
 
 PATHX_WIDTH = 128  # of its images, in positions
+DRAWN = [model for model in TABLES if model != "mingru"]  # it has no kernel
 WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
 
 
@@ -332,84 +300,70 @@ def figure_kernels(args, chosen):
     given = [*map(common.flag, common.overrides(args))] + ["--limit"] * bool(args.limit)
     if given:
         raise common.UserError(f"nothing is trained for a figure; leave {', '.join(given)} out")
+    if not chosen:
+        raise common.UserError("minGRU has no kernel; give another --model")
     if args.checkpoint:
-        state, run = checkpoint(args.checkpoint), args.checkpoint.resolve().parent.name
-        panel = f"epoch {state['epoch']}", state["arguments"], state["model"]
-        return draw_kernels(args, run, run, [panel])
+        model, state = trained(args.checkpoint)
+        run = args.checkpoint.resolve().parent.name
+        return draw_kernels(args, run, run, [(f"epoch {state['epoch']}", model.arguments, model)])
     for name in common.chosen(args.task, TASKS6):
         panels = []
         for model in chosen:
             run = best_run(args, model, name)
-            print(
-                f"{data.TITLES[name]}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}"
-            )
+            found = run["run"] if run else "no finished run, its start"
+            print(f"{data.TITLES[name]}, {NAMES[model]}: {found}")
             if run:
-                state = checkpoint(args.out / run["run"] / "best.pt")
-                panels.append((f"trained, {run['test_acc']:.1%}", state["arguments"], state["model"]))
+                network, _ = trained(args.out / run["run"] / "best.pt")
+                panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:
                 hp = recipe(model, name)
                 hp |= smoke_rows(hp, name) if args.smoke else {}
-                panels.append(("at initialisation", model_rows(hp), None))
+                # No kernel depends on the vocabulary and the classes.
+                arguments = common.model_rows(hp) | {"vocab": 2, "classes": 2}
+                panels.append(("at initialisation", arguments, None))
         draw_kernels(args, name, data.TITLES[name], panels)
 
 
 def draw_kernels(args, name, title, panels):
-    """panels: [(what it is, arguments of SequenceModel, weights or None)]"""
+    """panels: [(what it is, arguments of SequenceModel, the trained one or None)]"""
     drawn, rows = [], []
-    for what, arguments, weights in panels:
+    for what, arguments, network in panels:
         torch.manual_seed(args.seed)
         model, L = NAMES[arguments["block"]], arguments.get("max_length") or 1024
-        start = [kernel_profile(block, L) for block in blocks_of(arguments)]
-        trained = [kernel_profile(block, L) for block in blocks_of(arguments, weights)] if weights else []
-        drawn.append((f"{model} ({what})", start, trained))
-        rows.append(energy_row(model, "at initialisation, mean of layers", start))
-        rows += [energy_row(model, f"trained, layer {i}", [p]) for i, p in enumerate(trained, 1)]
+        start = [kernel_profile(block, L) for block in models.SequenceModel(**arguments).eval().blocks]
+        after = [kernel_profile(block, L) for block in network.blocks] if network else []
+        drawn.append((f"{model} ({what})", start, after))
+        rows.append([model, "at initialisation, mean of layers", *energy_within(start)])
+        rows += [[model, f"trained, layer {i}", *energy_within([p])] for i, p in enumerate(after, 1)]
     print(f"### Kernels, {title}\n\nShare of the kernel's energy within k positions, in %\n")
     print(markdown(["Model", "Kernels", *(f"k = {k}" for k in WITHIN)], rows) + "\n")
     plot(drawn, title, args.out / f"kernels-{name}.png")
 
 
-def energy_row(model, which, profiles):
-    shares = [[energy[: k + 1].sum() / energy.sum() for k in WITHIN] for _, _, energy in profiles]
-    return [model, which, *(percent(share) for share in np.mean(shares, 0))]
+def energy_within(profiles):
+    shares = [[energy[: k + 1].sum() / energy.sum() for k in WITHIN] for _, energy in profiles]
+    return map(percent, np.mean(shares, 0))
 
 
 def best_run(args, model, name):
     """The record of the finished run of a model on a task, or None; of several a full one, of these the one
     that validated best. Runs of exp_spt that started at random do not count, nor those of the other scripts
     whose techniques are not as --no-techniques says."""
-    scripts = (Path(__file__).stem.removeprefix("exp_"), "multitask", "spt")  # spt-pretrain has no accuracy
     wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
     finished = [
         r
-        for r in records.finished_runs(args, name, scripts)
+        for r in records.finished_runs(args, name, ("kernels", "multitask", "spt"))
         if r["model"] == model and all(r["cell"].get(key, value) == value for key, value in wanted.items())
     ]
     return max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
 
-def model_rows(hp):
-    """SequenceModel's arguments in a recipe; vocabulary and classes, which no kernel depends on, are 2."""
-    return {"vocab": 2, "classes": 2} | common.model_rows(hp)
-
-
-def checkpoint(path):
-    """What is in a best.pt. Raises UserError where it has no long kernels or cannot be rebuilt."""
-
-    def fits(arguments):
-        if arguments["block"] not in TABLES:
-            raise ValueError(f"{arguments['block']} has no long kernels; give one of {', '.join(TABLES)}")
-
-    return records.rebuilt(path, models.SequenceModel, fits)[1]
-
-
-def blocks_of(arguments, weights=None):
-    """The blocks of a SequenceModel, at their start or with the weights of a checkpoint."""
-    blocks = models.SequenceModel(**arguments).blocks
-    if weights:
-        inside = {name: value for name, value in weights.items() if name.startswith("blocks.")}
-        blocks.load_state_dict({name.removeprefix("blocks."): value for name, value in inside.items()})
-    return blocks.eval()
+def trained(path):
+    """(model, checkpoint) of a best.pt. Raises UserError where it has no long kernels or is no such file."""
+    model, state = records.rebuilt(path, models.SequenceModel)
+    if model.arguments["block"] not in DRAWN:
+        raise common.UserError(f"{path} has no long kernels; give one of {', '.join(DRAWN)}")
+    return model, state
 
 
 def plot(panels, heading, path):
@@ -428,16 +382,15 @@ def plot(panels, heading, path):
     figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, layout="constrained", **shared)
     for axis in axes.flat[len(panels) :]:
         axis.remove()
-    for axis, (title, start, trained) in zip(axes.flat, panels):
-        unit = max(peak.max() for _, peak, _ in start)
-        for i, (distances, peak, _) in enumerate(start):
-            words = "at initialisation" if i == 0 else None
-            axis.plot(distances, peak / unit, color="0.6", linewidth=0.8, zorder=1, label=words)
-        unit = max((peak.max() for _, peak, _ in trained), default=1)
-        for i, (distances, peak, _) in enumerate(trained):
-            colour = plt.get_cmap("cividis")(i / max(1, len(trained) - 1) * 0.9)
-            axis.plot(distances, peak / unit, color=colour, linewidth=1.2, label=f"layer {i + 1}")
-        last = start[0][0][-1]
+    for axis, (title, start, after) in zip(axes.flat, panels):
+        colours = plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after)))
+        lines = [(start, ["0.6"] * len(start), ["at initialisation"] + [None] * len(start))]
+        lines += [(after, colours, [f"layer {i}" for i, _ in enumerate(after, 1)])]
+        for profiles, colours, names in lines:
+            unit = max((peak.max() for peak, _ in profiles), default=1)
+            for (peak, _), colour, name in zip(profiles, colours, names):
+                axis.plot(peak / unit, color=colour, linewidth=1, label=name)
+        last = len(start[0][0]) - 1
         if last < PATHX_WIDTH**2 - 1:
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
@@ -460,21 +413,14 @@ def plot(panels, heading, path):
 # ------------------------------------------------------------------------------------------ command line
 
 
-class FigureNeedsNoTask(argparse.Action):
-    """--figure; without --task it is about Image."""
-
-    def __call__(self, parser, args, value, option=None):
-        args.figure, args.task = value, args.task or ["image"]
-
-
 def main(argv=None):
     parser = common.make_parser(__doc__, TASKS6)
     # fmt: off
     add = parser.add_argument
     add("--model", nargs="+", choices=[*TABLES, "all"], metavar="MODEL",
         help=f"{', '.join(TABLES)} or all (default: those of the table, s4 s5 gmlp; with --figure all)")
-    add("--figure", choices=("kernels",), action=FigureNeedsNoTask,
-        help="draw the kernels of the best finished runs and at initialisation (default of Image)")
+    add("--figure", choices=("kernels",),
+        help="draw the kernels of the best finished runs of --task and at initialisation")
     add("--checkpoint", type=Path, metavar="FILE", help="with --figure: draw the model in this best.pt")
     # fmt: on
     args = common.parse_args(parser, argv)
@@ -482,7 +428,8 @@ def main(argv=None):
         if args.report is not None:
             return report(args)
         if args.figure:
-            return figure_kernels(args, common.chosen(args.model or ["all"], TABLES))
+            chosen = common.chosen(args.model or ["all"], TABLES)
+            return figure_kernels(args, [model for model in chosen if model in DRAWN])
         if args.checkpoint:
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)

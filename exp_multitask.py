@@ -210,8 +210,8 @@ def build(task, hp):
 
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
 SMOKE = dict(
-    depth=2, d_model=32, heads=2, d_ff=64, d_hidden=32, d_attention=16, ema_dim=4, lr=3e-3, batch_size=16,
-    epochs=2,
+    depth=2, d_model=32, heads=2, d_ff=64, d_hidden=32, d_attention=16, ema_dim=4, d_state=16, blocks=1,
+    lr=3e-3, batch_size=16, epochs=2,
 )  # fmt: skip
 
 

@@ -21,22 +21,19 @@ the validation set enters the table:
 
 The mini tier: 2 layers of width 64 on short sequences of the real data. All arms have the same steps, half of
 them for the pretraining, and paper A's optimiser and schedule, because a training this short needs its last
-tenth at a tenth of the rate. A cell takes 5 to 15 minutes of a core; Retrieval is long, give it --limit
-30000. Claims, fixed before its runs, and their cells (all with --mini --seeds 2):
+tenth at a tenth of the rate. Retrieval is long, give it --limit 30000. Claims, fixed before its runs, and
+their cells (all with --mini --seeds 2):
 
-B1: SPT closes the gap. S4 leads the Transformer from scratch by at least 2 points more than after SPT
-(`--task text image --model transformer s4`; on Text also `--model rotary`).
-
-B2: It makes up for the start. The structured start's lead over the random one is at least 2 points smaller
-after SPT than from scratch (`--task image --model s4 dlr --init all`).
-
-B3: It helps where data is scarce. S4 gains at least 1 point more with 1 % of the images than with all
-(`--task image --model s4 --fraction 0.01 1`).
-
-A1: Multitask is within 2 points of SPT at equal steps (`--task text --model rotary --objective masked
-multitask`), and at equally many epochs with labels (the same for multitask alone, with `--epochs 4`). The
-positions are paper A's. With the sinusoidal ones a pilot of 700 steps restored no more than the commonest
-byte (17.7 % of the masked ones, with rotary 42.2 %); no cell of this claim had been run before.
+    B1  SPT closes the gap: S4's lead over the Transformer from scratch is at least 2 points more than after
+        SPT (`--task text image --model transformer s4`; on Text also `--model rotary`).
+    B2  It makes up for the start: the structured start's lead over the random one is at least 2 points
+        smaller after SPT than from scratch (`--task image --model s4 dlr --init all`).
+    B3  It helps where data is scarce: S4 gains at least 1 point more with 1 % of the images than with all
+        (`--task image --model s4 --fraction 0.01 1`).
+    A1  Multitask is within 2 points of SPT at equal steps (`--task text --model rotary --objective masked
+        multitask`), and at equally many epochs with labels (`--objective multitask --epochs 4`). The
+        positions are paper A's: in a pilot of 700 steps the sinusoidal ones restored no more than the
+        commonest byte (17.7 % of the masked ones, rotary 42.2 %). No cell of A1 had been run before.
 """
 
 import contextlib
@@ -98,7 +95,7 @@ S4 = dict(
     norm            = ( "batch", "batch", "batch", "layer", "batch", "batch", "batch", "layer"),
     prenorm         = (   False,  True,     True, False,     True,  True,   True,  False),
     dropout         = (     0.0,   0.0,      0.0,   0.1,      0.0,   0.0,    0.0,    0.1),
-    n_ssm           = (     128,   256,      256,     2,      256,   256,    256,      2),
+    n_ssm           = (    None,  None,     None,     2,     None,  None,   None,      2),  # None: d_model
     dt_min          = (    1e-3,  1e-3,     1e-3,  1e-3,     1e-3,  1e-4,   1e-4,   1e-3),
     ssm_lr          = (    1e-3,  1e-3,     1e-3,  1e-3,     1e-3,  5e-4,   5e-4,   1e-3),
     dt_lr           = (    None,  None,     None,  None,     1e-3,  5e-4,   5e-4,   1e-3),
@@ -285,39 +282,37 @@ def run_cell(args, name, cell, seed):
     task = load(args, name, cell)
     first, hp = recipe(name, cell, args, task=task)
     papers = recipe(name, cell, mini=args.mini, task=task)
-    after = identity(args, task, cell, hp, seed)
-    if records.is_done(args, __file__, records.run_name(after)):
+    if records.is_done(args, __file__, records.run_name(identity(args, task, cell, hp, seed))):
         return
-    fit, weights, history = partial(records.train, args, script=__file__), None, {}
+    weights, history = None, {}
     if first:
-        before = identity(args, task, cell, first, seed, pretraining=True)
-        folder = args.out / records.run_name(before)
+        folder = args.out / records.run_name(identity(args, task, cell, first, seed, pretraining=True))
         score = "R^2" if restores_values(task, cell) else "accuracy of restored symbols"
         there = folder in args.pretrained or records.is_done(args, __file__, folder.name)
         args.pretrained.add(folder)  # --fresh asks for it once a command
         if not there or not (folder / "best.pt").exists():
             print(f"\npretraining: train and val are the {score}")
-            fit(
-                identity=before,
-                task=without_labels(corrupted(task, cell.objective)),
-                hp=first,
-                build=lambda: build(task, cell, first, pretraining=True),
-                loss_fn=partial(loss_function, task, cell, True),
-                budget=budget(args, name, cell, first, papers[0]),
-                extra=lambda: {"score": score, "train_curve": curve(folder)},
-            )
+            train_half(args, task, cell, first, papers[0], seed, {"score": score}, pretraining=True)
         weights = common.load_checkpoint(folder / "best.pt", "cpu")["model"]  # of the best validation score
         history = {"pretraining": {"run": folder.name, "train_curve": curve(folder)}}
-    line = fit(
-        identity=after,
-        task=corrupted(task, "multitask") if cell.objective == "multitask" else task,
-        hp=hp,
-        build=lambda: transfer(build(task, cell, hp, pretraining=False), weights),
-        loss_fn=partial(loss_function, task, cell, False),
-        budget=budget(args, name, cell, hp, papers[1]),
-        extra=lambda: history | {"train_curve": curve(args.out / records.run_name(after))},
-    )
+    line = train_half(args, task, cell, hp, papers[1], seed, history, weights)
     print(records.outcome(args, line, papers[1], paper_number(name, str(cell))), flush=True)
+
+
+def train_half(args, task, cell, hp, paper, seed, rows, weights=None, pretraining=False):
+    """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too."""
+    made = identity(args, task, cell, hp, seed, pretraining)
+    return records.train(
+        args,
+        script=__file__,
+        identity=made,
+        task=prepared(task, cell, pretraining),
+        hp=hp,
+        build=lambda: transfer(build(task, cell, hp, pretraining), weights),
+        loss_fn=partial(loss_function, task, cell, pretraining),
+        budget=budget(args, task.name, cell, hp, paper),
+        extra=lambda: rows | {"train_curve": curve(args.out / records.run_name(made))},
+    )
 
 
 def transfer(model, weights):
@@ -385,15 +380,16 @@ def multitask(batch, noise, task):
 PREPARE = dict(masked=masked, causal=causal, multitask=multitask)
 
 
-def corrupted(task, objective):
-    """The task whose training batches come as the objective wants them."""
-    return replace(task, transforms=[*task.transforms, partial(PREPARE[objective], task=task)])
-
-
-def without_labels(task):
-    """The task without its labels (their place holds the example's number): pretraining cannot use them."""
-    splits = {s: split._replace(label=torch.arange(len(split.label))) for s, split in task.splits.items()}
-    return replace(task, classes=max(len(split.label) for split in splits.values()), **splits)
+def prepared(task, cell, pretraining):
+    """The task of one half: training batches come as the objective wants them. Pretraining has no labels
+    (their place holds the example's number)."""
+    if pretraining:
+        splits = {s: x._replace(label=torch.arange(len(x.label))) for s, x in task.splits.items()}
+        task = replace(task, classes=max(len(x.label) for x in splits.values()), **splits)
+    if pretraining or cell.objective == "multitask":
+        prepare = partial(PREPARE[cell.objective], task=task)
+        task = replace(task, transforms=[*task.transforms, prepare])
+    return task
 
 
 def normalised(ids, task):
@@ -506,7 +502,6 @@ def paper_recipe(name, cell, mini=False):
     # No training reads these two: they make a pretraining what it is.
     rows["objective_pretrain"] = cell.objective
     rows["ratio_pretrain"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
-    copies = rows.get("n_ssm") == rows["d_model"]  # a state space for each feature
     if cell.objective == "causal" and name == "listops":
         rows["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
@@ -523,8 +518,8 @@ def paper_recipe(name, cell, mini=False):
         rows |= DATA_SCALE[name]
     if cell.size:
         rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
-    if copies:
-        rows["n_ssm"] = rows["d_model"]
+    if cell.model == "s4":
+        rows["n_ssm"] = rows["n_ssm"] or rows["d_model"]
     rows["table_epochs"] = rows["epochs"] / rows["batch_size"]  # the table's training in units of n steps
     if mini:
         return rows
@@ -595,15 +590,14 @@ def load(args, name, cell):
     held out), not B's characters with the test set as validation set.
     """
     options = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
+    if args.smoke and not args.limit and name not in ("text", "retrieval"):
+        options["limit"] = 16  # long sequences, and each twice
     task = data.load(name, args.data_dir, augment=args.augment or "none", levels="hard", **options)
-    n = len(task.train.label)
-    if args.smoke and name not in ("text", "retrieval"):  # longer sequences: two halves would take long
-        n = min(n, 128 if name in ("image", "scifar") else 16)
-        task = replace(task, train=data.select(task.train, torch.arange(n), task.docs))
     if cell.fraction is None:
         return task
     # Nested subsets by one permutation, repeated to full length: an epoch has as many steps as one over all
     # examples, since the paper fixes the steps of pretraining and fine-tunes until nothing changes.
+    n = len(task.train.label)
     kept = data.fixed_order(n)[: max(1, round(cell.fraction * n))]
     return replace(task, train=data.select(task.train, kept.repeat(math.ceil(n / len(kept)))[:n], task.docs))
 
@@ -655,7 +649,8 @@ def report(args):
     )  # fmt: skip
     if args.mini:
         return claims
-    full = [r for r in found if r["budget"] == "paper"]
+    full = records.grouped([r for r in found if r["budget"] == "paper"], lambda r: (r["task"], str(r["of"])))
+    full, placed = {key: records.best_recipe(group) for key, group in full.items()}, set()
     print("### Self-pretraining, as the paper ran it\n")
     print("Test accuracy in %, ours / paper; — not run, or not transcribed; ✗ chance, 50 in means.")
     print("Path-X of the rotary Transformer follows from its mean, Path-X-256 infeasible from a caption.")
@@ -665,26 +660,23 @@ def report(args):
         if "title" in figure:
             wanted = DEFAULTS | figure | figure.get("rows", {})
             rows = [*PRINTED][:8] if key == "1" else []
-            rows += dict.fromkeys(cell for name in figure["task"] for cell in grid(name, wanted))
-            of = [r | {"test_acc": r["train_acc"]} for r in full] if key == "time" else full
-            print_table(figure["title"], of, figure.get("columns", figure["task"]), rows)
+            rows += dict.fromkeys(str(cell) for name in figure["task"] for cell in grid(name, wanted))
+            columns, of = figure.get("columns", figure["task"]), full
+            if key == "time":
+                of = {k: [r | {"test_acc": r["train_acc"]} for r in group] for k, group in full.items()}
+            else:
+                placed |= {*product(columns, rows)}
+            print_table(figure["title"], of, columns, rows)
         if "draw" in figure:
             draw(args, key, *figure["draw"](full, key))
     if not args.figure:
-        print_others([r for r in found if r["budget"] != "mini" and "in a table" not in r])
+        beyond = [r for r in found if (r["task"], str(r["of"])) not in placed or r["budget"] == "reduced"]
+        print_others([r for r in beyond if r["budget"] != "mini"])
 
 
-def pick(found, name, cell):
-    """The records of one task and exactly one cell, of one recipe, marked as having a place in the report."""
-    mine = [r for r in found if r["task"] == name and r["of"] == cell]
-    for r in mine:
-        r["in a table"] = True
-    return records.best_recipe(mine)
-
-
-def average(found, name, cell):
+def average(found, name, words):
     """Mean over seeds, and over tasks if `name` is one of MEANS, in percent; None where some are missing."""
-    groups = [pick(found, task, cell) for task in MEANS.get(name, [name])]
+    groups = [found.get((task, words)) for task in MEANS.get(name, [name])]
     return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else None
 
 
@@ -693,13 +685,14 @@ def shown(value):
 
 
 def print_table(title, found, columns, rows):
-    """Ours beside the paper's; columns are tasks or MEANS. Rows and tables without a number are left out."""
+    """Ours, {(task, row): records}, beside the paper's; columns are tasks or MEANS. Rows and tables without a
+    number are left out."""
     lines = []
     for row in rows:
         texts = []
         for name in columns:
-            mine = shown(average(found, name, row)) if name in MEANS else summary(pick(found, name, row))
-            texts.append(f"{mine} / {shown(PRINTED.get(str(row), {}).get(name))}")
+            mine = shown(average(found, name, row)) if name in MEANS else summary(found.get((name, row), []))
+            texts.append(f"{mine} / {shown(PRINTED.get(row, {}).get(name))}")
         lines += [[row, *texts]] if {*texts} != {"— / —"} else []
     if lines:
         print(f"### {title}\n\n{markdown(['', *(data.TITLES.get(name, name) for name in columns)], lines)}\n")
@@ -728,8 +721,8 @@ def bars(found, key):
     arms = ("from scratch", records.GREY, "s"), ("self-pretrained", records.BLUE, "o")
     for i, (arm, colour, dot) in enumerate(arms):
         places = {x + 0.36 * (i - 0.5): (bar[0], bar[1 + i]) for x, bar in enumerate(BARS[key].values())}
-        paper = {x: paper_number(name, cell) for x, (name, cell) in places.items()}
-        ours = {x: average(found, name, Cell(*cell.split())) for x, (name, cell) in places.items()}
+        paper = {x: paper_number(*place) for x, place in places.items()}
+        ours = {x: average(found, *place) for x, place in places.items()}
         curves += [(paper, "bar", colour, f"{arm}, paper"), (ours, dot, records.ORANGE, f"{arm}, ours")]
     axes = dict(xticks=range(len(BARS[key])), xticklabels=[*BARS[key]], ylim=(40, 100))
     axes["xlabel"] = "no bar: the paper's number is not transcribed"
@@ -741,8 +734,10 @@ def fractions(found, key):
     curves, gains = [], []
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
         title = data.TITLES[name]
-        none = {f: average(found, name, Cell("s4", "none", fraction=f)) for f in FRACTIONS}
-        spt = {f: average(found, name, Cell("s4", "masked", fraction=f)) for f in FRACTIONS}
+        none, spt = (
+            {f: average(found, name, f"s4 {objective} {100 * f:g}%") for f in FRACTIONS}
+            for objective in ("none", "masked")
+        )
         curves += [(none, "o--", colour, f"{title}, from scratch")]
         curves += [(spt, "o-", colour, f"{title}, after SPT")]
         gain = {f: 100 * (spt[f] / none[f] - 1) for f in FRACTIONS if none[f] and spt[f]}
@@ -754,9 +749,9 @@ def fractions(found, key):
 def training_curves(found, key):
     """Figure 5: training accuracy against epochs; Image's symbols were restored as classes."""
     panels = {}
-    for name, loss in (("text", "l1"), ("image", "ce")):
-        alone = pick(found, name, Cell("transformer", "none", share=0.0))
-        spt = pick(found, name, Cell("transformer", "masked", share=SHARES[1], image_loss=loss))
+    for name, loss in (("text", ""), ("image", " ce")):
+        alone = found.get((name, "transformer none 0% SPT"))
+        spt = found.get((name, f"transformer masked 40% SPT{loss}"))
         if alone and spt:
             epochs = lambda curve, start: {x: 100 * y for x, y in enumerate(curve, start)}  # noqa: E731
             first, labels = spt[0]["pretraining"]["train_curve"], spt[0]["train_curve"]
@@ -879,8 +874,6 @@ def check(args, chosen):
         raise UserError("--epochs-pretrain does not go with --share, --steps, --figure 5 and --mini")
     if halves and shares != {0.0} and 1 in (args.epochs, args.steps):
         raise UserError("shares need --epochs or --steps of at least 2, one for each half")
-    if args.epochs and not halves and len({cell.objective for _, cell in chosen}) > 1:
-        print("note: --epochs is for what learns labels; for arms of equal length add --share 0.5")
 
 
 def make_parser():

@@ -60,10 +60,11 @@ progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=
 
 
 @contextlib.contextmanager
-def making(folder):
+def making(folder, tag=""):
     """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
-    One process makes it; others wait here (on Windows, without fcntl, nobody does). What the file system
-    refuses (disk full, read-only) comes out as a DataError."""
+    One process makes it; others wait here (on Windows, without fcntl, nobody does). What a killed run left
+    is removed, or with a tag, which only the same contents may have, kept. What the file system refuses (disk
+    full, read-only) comes out as a DataError."""
     if folder.exists():  # perhaps on a disk that cannot be written to
         yield None
         return
@@ -76,8 +77,9 @@ def making(folder):
             if folder.exists():
                 yield None
                 return
-            private = folder.with_name(f"{folder.name}.part")
-            shutil.rmtree(private, ignore_errors=True)  # of a killed run
+            private = folder.with_name(f"{folder.name}{tag}.part")
+            if not tag:
+                shutil.rmtree(private, ignore_errors=True)
             yield private
             private.rename(folder)
     except OSError as error:

@@ -536,20 +536,22 @@ def cut_pairs(size, level, seed, block, n=BLOCK):
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json
+# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json. Until it is
+# whole it has another name, and grows block after block; the same call continues it.
+
+HEADER = 128  # bytes of a .npy header
 
 
-def make_set(folder, identity, n, blocks):
+def make_set(folder, identity, n, items, make, workers):
     """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
     of the set in `folder`; it is written first where it is not there yet. Raises DataError.
 
-    identity  dict of what the manifest must say, `size` and `level` among it
-    blocks    iterator of tuples (images (k, W, W), labels (k,), ...)
+    identity       dict of what the manifest must say, `size` and `level` among it
+    items, make    make(item) is a block: a tuple (images (BLOCK, W, W), labels (BLOCK,), ...)
     """
-    with making(folder) as private:
+    with making(folder, "-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]) as private:
         if private:
-            private.mkdir()
-            write_blocks(private, identity, n, blocks)
+            write_blocks(private, identity, n, items, make, workers)
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
@@ -573,19 +575,25 @@ def read_set(folder):
     return images, label, digest.hexdigest()
 
 
-def write_blocks(folder, identity, n, blocks):
-    """The two arrays of a set. By plain writes: on a full disk they raise OSError, where a memory map would
-    kill the process."""
-    title = f"Pathfinder {identity['size']} {identity['level']}"
-    bar = tqdm(total=n, desc=title, unit=" images", disable=None)
-    with open(folder / "images.npy", "wb") as images, open(folder / "label.npy", "wb") as label, bar:
-        for file, shape in ((images, (n, identity["size"] ** 2)), (label, (n,))):
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-        for block in blocks:
-            for file, rows in zip((images, label), block):
-                file.write(rows)
-            bar.update(len(block[1]))
+def write_blocks(folder, identity, n, items, make, workers):
+    """The two arrays of a set, from the first block on that `folder` does not hold. By plain writes: on a
+    full disk they raise OSError, where a memory map would kill the process."""
+    folder.mkdir(exist_ok=True)
+    pixels = identity["size"] ** 2
+    with open(folder / "images.npy", "ab") as images, open(folder / "label.npy", "ab") as label:
+        done = max(0, min((images.tell() - HEADER) // pixels, label.tell() - HEADER) // BLOCK)
+        for file, shape in ((images, (n, pixels)), (label, (n,))):
+            file.truncate(HEADER + done * BLOCK * math.prod(shape[1:]) if done else 0)  # a block begun goes
+            if not done:
+                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(file, header)
+        title = f"Pathfinder {identity['size']} {identity['level']}"
+        with tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=None) as bar:
+            for block in made_ahead(items[done:], make, workers):
+                for file, rows in zip((images, label), block):
+                    file.write(rows)
+                    file.flush()
+                bar.update(len(block[1]))
 
 
 def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
@@ -595,25 +603,26 @@ def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(0, n, BLOCK)]
     workers = min(usable_cores() if workers is None else workers, len(todo) - 1)  # one block: made here
     try:
-        return make_set(Path(folder), identity, n, made_ahead(todo, _generate, workers))
+        return make_set(Path(folder), identity, n, todo, _generate, workers)
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):  # torch's words, raised wherever we are
             raise
-        raise DataError("a worker was killed (memory full?); try again") from None
+        raise DataError("a worker was killed (memory full?); the same command continues") from None
 
 
 def _generate(block):
     return generate_block(*block)
 
 
-def made_ahead(items, make, workers):
-    """Yields make(item) of each item, in order, computed ahead by worker processes (0: by this one).
-    Nothing is drawn from torch's global generator."""
+def made_ahead(items, make, workers, ahead=2):
+    """Yields make(item) of each item, in order, computed by worker processes, each `ahead` of what is taken (0
+    workers: by this one). Nothing is drawn from torch's global generator."""
     loader = torch.utils.data.DataLoader(
         items,
         batch_size=None,
         collate_fn=make,
         num_workers=workers,
+        prefetch_factor=ahead if workers else None,
         # A forked worker has what `make` holds; to another kind it is sent.
         multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
         worker_init_fn=ignore_signals,
@@ -641,12 +650,14 @@ def pack_png_folder(folder, official, size, level):
     """make_set of one level of an official folder such as pathfinder32, which may go once it is packed."""
     listed = [] if folder.exists() else list_images(official.absolute() / FOLDERS[level])
 
-    def blocks():
-        for i in range(0, len(listed), BLOCK):
-            paths, label = zip(*listed[i : i + BLOCK])
-            yield np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
+    def read(block):
+        paths, label = zip(*block)
+        return np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
 
-    return make_set(folder, {"from": "lra_release", "size": size, "level": level}, len(listed), blocks())
+    items = [listed[i : i + BLOCK] for i in range(0, len(listed), BLOCK)]
+    return make_set(
+        folder, {"from": "lra_release", "size": size, "level": level}, len(listed), items, read, 0
+    )
 
 
 def list_images(top):

@@ -89,7 +89,7 @@ def test_a_card_of_8_gb_is_asked_for_what_it_can_hold(whole, splittable, state, 
 
 def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
-    step = "step --smoke --model conv-5 --task image --rounds 1".split()
+    step = "step --smoke --model conv-5 --task image --steps 1".split()
     bench.main([*step, "--out", str(rows)])
     bench.main(["memory", "--model", "s5", "--task", "text", "--out", str(rows)])
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
@@ -101,9 +101,9 @@ def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
 
 
 def test_mistakes_are_told_before_anything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "PARTS", {"memory": lambda args: pytest.fail("measured")})
+    monkeypatch.setattr(bench, "PARTS", {"memory": lambda *cell: pytest.fail("measured")})
     (tmp_path / "file").touch()
-    for argv in (["memory", "--rounds", "0"], ["memory", "--out", str(tmp_path / "file" / "rows")]):
+    for argv in (["memory", "--steps", "0"], ["memory", "--out", str(tmp_path / "file" / "rows")]):
         with pytest.raises(SystemExit) as stop:
             bench.main(argv)
         assert stop.value.code == 2

@@ -7,6 +7,10 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +22,8 @@ import data
 import pathfinder
 from data import DataError
 from pathfinder import generate_block, generate_set, pack_png_folder, parameters, read_png, tables
+
+ROOT = Path(pathfinder.__file__).parent
 
 # Upstream's own program, instrumented: mean and standard error of tries of step B, distractors placed, % of
 # pixels that are 0, mean grey, distance of the markers in pixels. Easy and intermediate: K recomputed.
@@ -179,32 +185,54 @@ def test_pairs_differ_by_one_paddle_between_the_discs():
     assert scaled < 0.2 * len(whole)
 
 
-def test_a_set_is_its_blocks_whoever_makes_them(tmp_path):
+def test_a_broken_run_continues_to_the_same_set(tmp_path):
+    """After a disk that was full, and after SIGKILL in the middle of a run of two workers."""
     set_ = dict(size=32, level="easy", n=3500, seed=6)
-    images, label, digest = generate_set(tmp_path / "one", workers=0, **set_)
+    images, label, digest = generate_set(tmp_path / "unbroken", workers=0, **set_)
     block = generate_block(32, "easy", 6, 3, n=500)
     assert np.array_equal(images[3000:], block.images.reshape(500, 1024))
     assert images.shape == (3500, 1024) and np.array_equal(label[3000:], block.label)
     assert digest == hashlib.sha256(images.tobytes() + label.tobytes()).hexdigest()
-    before = torch.get_rng_state()
-    assert generate_set(tmp_path / "two", workers=2, **set_)[2] == digest
-    assert torch.equal(before, torch.get_rng_state())
 
+    def done():
+        return sum(part.stat().st_size // 1_024_000 for part in tmp_path.glob("broken-*.part/images.npy"))
 
-def test_a_full_disk_and_a_killed_worker_leave_no_set(tmp_path, monkeypatch):
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, unlimited[1]))
     try:
-        with pytest.raises(DataError, match="cannot make .*set .*File too large.*; free space"):
-            generate_set(tmp_path / "set", 32, "easy", n=3500, workers=0)
+        with pytest.raises(DataError, match="cannot make .*broken .*File too large.*; free space"):
+            generate_set(tmp_path / "broken", workers=0, **set_)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert done() == 1
+    code = (
+        "import sys, time, pathfinder; plain = pathfinder.generate_block\n"
+        "def slow(*a): time.sleep(0.5); return plain(*a)\n"
+        "pathfinder.generate_block = slow\n"
+        f"pathfinder.generate_set(sys.argv[1], workers=2, **{set_})"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "broken")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as child:
+        while done() < 2:
+            assert child.poll() is None, child.stderr.read()
+            time.sleep(0.02)
+        child.kill()
+    assert not (tmp_path / "broken").exists()
+    made = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pathfinder, "generate_block", lambda *a: made.append(a[3]) or generate_block(*a))
+        assert generate_set(tmp_path / "broken", workers=0, **set_)[2] == digest
+    assert made in ([2, 3], [3])  # what was done is kept
+    before = torch.get_rng_state()
+    assert generate_set(tmp_path / "two", workers=2, **set_)[2] == digest
+    assert torch.equal(before, torch.get_rng_state()) and not [*tmp_path.glob("*.part")]
+
+
+def test_a_killed_worker_leaves_no_set(tmp_path, monkeypatch):
     monkeypatch.setattr(pathfinder, "generate_block", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     with pytest.raises(DataError, match="worker was killed"):
         generate_set(tmp_path / "set", 16, "easy", n=3500, workers=2)
-    monkeypatch.undo()
     assert not (tmp_path / "set").exists()
-    assert generate_set(tmp_path / "set", 16, "easy", n=1000)[0].shape == (1000, 256)
 
 
 def test_a_damaged_set_and_one_of_something_else_are_refused(tmp_path):

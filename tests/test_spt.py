@@ -70,7 +70,8 @@ def batch_of(task, n=8):
 def test_masking_hits_real_positions_at_the_papers_rate(name, noise):
     rate = dict(listops=0.1, text=0.15, retrieval=0.15).get(name, 0.5)
     task = tiny(name, n=200)
-    batch = batch_of(exp_spt.without_labels(task), 200)
+    unlabelled = exp_spt.prepared(task, Cell("transformer", "masked"), pretraining=True)
+    batch = batch_of(unlabelled, 200)
     real = batch.mask[:, :: task.channels]
     out = exp_spt.masked(batch, noise, task)
     error = (rate * (1 - rate) / real.sum().item()) ** 0.5
@@ -81,7 +82,7 @@ def test_masking_hits_real_positions_at_the_papers_rate(name, noise):
     assert torch.equal(out.tokens[~hit], batch.tokens[~hit]) and torch.equal(out.target, batch.tokens)
     assert exp_spt.mask_id(task) not in batch.tokens  # no symbol looks masked
     order = torch.randperm(200, generator=generator())[:30]  # another batch, another width
-    again = exp_spt.masked(exp_spt.without_labels(task).gather("train", order), noise, task).selected
+    again = exp_spt.masked(unlabelled.gather("train", order), noise, task).selected
     alike = out.selected[data.document_rows(order, task.docs), : again.shape[1]]
     assert torch.equal(again, alike) == (noise is None)
     assert rate < 0.5 or len(out.selected.unique(dim=0)) == len(out.selected)  # each its own
@@ -410,9 +411,7 @@ def test_every_objective_takes_two_steps_of_both_halves(model, name):
                 continue
             torch.manual_seed(0)
             network = exp_spt.transfer(exp_spt.build(task, cell, hp, pretraining), weights)
-            trained = exp_spt.without_labels(task) if pretraining else task
-            if pretraining or objective == "multitask":
-                trained = exp_spt.corrupted(trained, objective)
+            trained = exp_spt.prepared(task, cell, pretraining)
             optimizer = common.make_optimizer(network, hp)
             start = [p.detach().clone() for p in network.parameters()]
             for batch in trained.training_batches(list(torch.arange(8).split(4)), generator(), 0):
