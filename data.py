@@ -28,6 +28,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -388,9 +389,9 @@ def require_official(name, splits, folder):
 # ------------------------------------------------------------------------------------------ listops
 
 
-def listops_splits(counts, seed, lengths=listops.LISTOPS_LENGTHS):
+def listops_splits(counts, seed, progress=True, lengths=listops.LISTOPS_LENGTHS):
     """counts {name: n} -> {name: Split}: the generator's examples cut in pieces."""
-    examples = listops.generate_listops(sum(counts.values()), seed, lengths)
+    examples = listops.generate_listops(sum(counts.values()), seed, progress, lengths)
     whole = Split(*map(torch.from_numpy, examples))
     pieces = torch.arange(len(whole.label)).split([*counts.values()])
     return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
@@ -525,8 +526,12 @@ def read_cifar(folder):
 
 def grey(rgb):
     """RGB uint8 (..., 3) -> grey uint8 (...), with the weights and the rounding of Pillow's mode "L"."""
-    weights = np.array([19595, 38470, 7471], np.uint32)
-    return np.stack([((image @ weights + 32768) >> 16).astype(np.uint8) for image in rgb])
+    values = np.empty(rgb.shape[:-1], np.uint8)
+    for start in range(0, len(rgb), 1000):  # all at once, in 32 bits, takes ten times as long
+        piece = slice(start, start + 1000)
+        r, g, b = (rgb[piece, ..., i].astype(np.uint32) for i in range(3))
+        values[piece] = (19595 * r + 38470 * g + 7471 * b + 32768) >> 16
+    return values
 
 
 def image_split(pixels, label):
@@ -606,7 +611,7 @@ def posterize(image, bits):
     return image.point(lambda value: value & kept)
 
 
-class AugmentedImages:
+class AugmentedImages(torch.utils.data.Dataset):
     """Item (epoch, i) -> grey pixels (1024,) uint8 of training image i, augmented from its own random stream,
     whichever worker computes it and wherever an interrupted epoch is taken up."""
 
@@ -623,23 +628,34 @@ class AugmentedImages:
             image = paper_augmentation()(Image.fromarray(self.rgb[i]))
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 
-    def batch(self, items):
-        return torch.stack([self[item] for item in items])
-
 
 def augmented_images(task, plan, epoch, rank=0, ranks=1):
     """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker processes
     ahead of the training step."""
     shares = [index[slice(*share_of(len(index), rank, ranks)[:2])].tolist() for index in plan]
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes that share this machine's cores
-    workers = max(1, min(16, pathfinder.usable_cores() // here - 1))
-    items = [[(epoch, i) for i in share] for share in shares]
-    made = pathfinder.made_ahead(items, AugmentedImages(task.rgb, task.seed).batch, workers, ahead=8)
-    for index, pixels in zip(plan, made):
+    loader = torch.utils.data.DataLoader(
+        AugmentedImages(task.rgb, task.seed),
+        batch_sampler=[[(epoch, i) for i in share] for share in shares],
+        num_workers=max(1, min(16, pathfinder.usable_cores() // here - 1)),
+        # A forked worker has the images; to another kind they are sent.
+        multiprocessing_context="fork" if sys.platform == "linux" else None,
+        prefetch_factor=8,
+        worker_init_fn=ignore_signals,
+        generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
+    )
+    for index, pixels in zip(plan, loader):
         batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         ids = pixels.to(batch.tokens.device, non_blocking=True).long() + task.first_id
         yield batch._replace(tokens=ids)
+
+
+def ignore_signals(worker):
+    """Workers ignore SIGTERM and SIGINT, which reach the whole process group; the loop stops them after its
+    checkpoint."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 POSES = {  # of square images; those of "d4" make the eight poses of the square, exact on any grid
@@ -728,7 +744,7 @@ def smoke_task(name):
     made, draw, shape = "stand-in", np.random.default_rng(0), SHAPES[name]
     if name == "listops":
         made = "generated"
-        splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1)
+        splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1, progress=False)
     elif name in PATHFINDER_SIZE:
         made, n = "generated", 300 if name == "pathfinder" else 40
         block = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
@@ -968,29 +984,23 @@ def show(name, root, path):
 
     if name == "image" or name in PATHFINDER_SIZE:
         figure = plt.figure(figsize=(12, 12.6), layout="constrained")
-        for axis, (picture, title, *snakes) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
+        for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
-            for snake in snakes:
-                axis.plot(*snake.T[::-1], linewidth=3)
             axis.set_title(title, fontsize=9)
             axis.set_axis_off()
     else:
         figure = plt.figure(figsize=(14, 4), layout="constrained")
-        axis, task = figure.subplots(), load(name, root)
-        if name == "listops":
-            draw_listops(axis, task)
-            figure.legend(loc="outside lower right", ncols=4)
-        else:
-            axis.hist(task.train.offsets.diff().numpy(), 64)
-            axis.set(xlabel="length (bytes)", ylabel="documents", title=f"{name}: training documents")
+        draw = draw_listops if name == "listops" else draw_lengths
+        draw(figure.subplots(), load(name, root))
+        figure.legend(loc="outside lower right", ncols=4)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
 def pictures(name, root):
-    """36 pictures with their titles. Pathfinder: of each level six images, and again with the courses of
-    their target snakes, (c, 2) places (y, x) each. Image: six as they are, grey, and four times augmented."""
+    """36 pictures with their titles. Pathfinder: of each level six images, and what the generator knows of
+    them. Image: six images, as they are, grey, and four times as augmentation shows them to the model."""
     if name == "image":
         rgb = load(name, root).rgb
         views = AugmentedImages(rgb, seed=0)
@@ -998,11 +1008,12 @@ def pictures(name, root):
             yield from ((rgb[i], "original"), (grey(rgb[i]), "grey"))
             yield from ((views[(epoch, i)].view(32, 32), f"epoch {epoch + 1}") for epoch in range(4))
         return
+    white, blue, orange, silver = (255, 255, 255), (0, 114, 178), (230, 159, 0), (200, 200, 200)
+    colours = np.array([white, blue, orange, orange, silver, blue, orange, orange], np.uint8)  # of mask bits
     for level in pathfinder.FOLDERS:
-        block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6)
+        block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6, masks=True)
         yield from zip(block.images, (f"{level}: {'' if y else 'not '}connected" for y in block.label))
-        titles = (f"2 target snakes, {n} others" for n in block.distractors)
-        yield from zip(block.images, titles, block.paddles[:, 0], block.paddles[:, 1])
+        yield from zip(colours[block.masks], (f"2 target snakes, {n} others" for n in block.distractors))
 
 
 def draw_listops(axis, task):
@@ -1024,6 +1035,14 @@ def draw_listops(axis, task):
         axis.barh(0, 0, color=colour, label=listops.LISTOPS_SYMBOLS[operator][1:])
     axis.set(xlabel="position (tokens)", ylabel="depth", ylim=(9.6, -0.6), xlim=(0, len(symbols)))
     axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
+
+
+def draw_lengths(axis, task):
+    """Histogram of document lengths in bytes."""
+    for split in ("train", "test"):
+        axis.hist(task.splits[split].offsets.diff().numpy(), 64, histtype="step", label=split)
+    title = f"{task.name}: cut at {task.max_length:,} bytes"
+    axis.set(xlabel="length (bytes)", ylabel="documents", title=title)
 
 
 def main(argv=None):
@@ -1056,8 +1075,7 @@ def main(argv=None):
         try:
             attend_to(name, args)
         except KeyboardInterrupt:
-            code = 130  # the exit waits until the error is gone: while it is held, workers are not ended
-            break
+            parser.exit(130, "interrupted; the same command continues\n")
         except BrokenPipeError:  # `| head`: nobody reads on
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
             parser.exit(141)
@@ -1065,7 +1083,7 @@ def main(argv=None):
             print(f"error: {error}", file=sys.stderr)
             code = 2
     if code:
-        parser.exit(code, "interrupted; the same command continues\n" if code == 130 else None)
+        parser.exit(code)
 
 
 def attend_to(name, args):

@@ -4,7 +4,6 @@ Many expressions are one array of symbols end to end, tokens (total,) uint8, and
 offsets (n + 1,) int64. A symbol is its index in LISTOPS_SYMBOLS; models are given symbol + LISTOPS_FIRST_ID.
 """
 
-import statistics
 from itertools import pairwise
 
 import numpy as np
@@ -20,17 +19,17 @@ LISTOPS_LENGTHS, MINI_LISTOPS_LENGTHS = (501, 1_999), (20, 96)  # fewest and mos
 LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number the data are others
 
 
-def generate_listops(n, seed, lengths=LISTOPS_LENGTHS):
+def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
     """n expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10 arguments,
     more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are fewest and most).
 
     -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64, in order of generation, so
     that fewer are the first of more. Block b of trees has a random stream of its own, (seed, b). Repetitions
-    are not looked for: two of so many tokens do not coincide. Source:
+    are not looked for: two of so many tokens do not coincide. `progress` shows a bar on a terminal. Source:
     google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
     tokens, sizes, labels, made = [], [], [], 0
-    with tqdm(total=n, desc="generate listops", unit="ex", disable=None) as bar:
+    with tqdm(total=n, desc="generate listops", unit="ex", disable=None if progress else True) as bar:
         while made < n:
             flat, offsets = _listops_block(np.random.default_rng([seed, len(sizes)]), *lengths)
             offsets = offsets[: n - made + 1]
@@ -118,12 +117,13 @@ def _value(expression):
     return -1 if outer or len(arguments) != 1 else arguments[0]
 
 
-OPERATIONS = {
-    MAX_OP: max,
-    MED_OP: lambda values: int(statistics.median(values)),  # of an even number the middle two's mean, cut
-    MIN_OP: min,
-    SM_OP: lambda values: sum(values) % 10,
-}
+def _median(values):
+    """LRA's: of an even number of values the mean of the middle two, cut to an integer."""
+    values = sorted(values)
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) // 2
+
+
+OPERATIONS = {MAX_OP: max, MED_OP: _median, MIN_OP: min, SM_OP: lambda values: sum(values) % 10}
 
 
 def read_listops_tsv(path):

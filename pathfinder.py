@@ -20,20 +20,24 @@ its drawn angle. The pivot of a snake lies m before its newest paddle. A directi
 Tables.angle.
 """
 
+import contextlib
 import functools
 import hashlib
 import io
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
@@ -79,6 +83,7 @@ class Block(NamedTuple):
     angles: np.ndarray  # (n, 2, c) float64, radians, drawn angle: the first paddle's forwards, then back
     attempts: np.ndarray  # (n,) int32, tries of step B
     margin: np.ndarray  # (n,) uint8, m
+    masks: np.ndarray | None  # (n, W, W) uint8, bits: 1 target snake 0, 2 target snake 1, 4 distractors
 
 
 def parameters(size, level):
@@ -363,13 +368,13 @@ def target_snakes(tab, rng, c, n):
     return np.concatenate(found, axis=2)[..., :n], tries
 
 
-def paint(canvas, laid, offsets, values, tab):
-    """The maximum of canvases with border (n, row, row) and the pixels of laid paddles (slots, 3, n)."""
+def paint(canvas, laid, offsets, values, tab, combine=np.maximum):
+    """Combine the pixels of laid paddles (slots, 3, n) into canvases with border (n, row, row)."""
     flat, origin = canvas.reshape(-1), np.arange(len(canvas)) * tab.row**2
     for g, y, x in laid.astype(np.intp):
         patch = tab.patch[g]
         at = (origin + (y + tab.border) * tab.row + x + tab.border)[:, None] + offsets[patch]
-        flat[at] = np.maximum(flat[at], values[patch])
+        flat[at] = combine(flat[at], values[patch])
 
 
 def seed_distractors(tab, rng, occupied, who):
@@ -481,8 +486,19 @@ def render(tab, targets, distractors, markers, rendering):
     return image.astype(np.uint8)
 
 
-def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", without=None):
-    """The first n images of a block, as a Block. Raises DataError.
+def path_masks(tab, targets, distractors):
+    """Which pixels belong to which snakes, (n, W, W) uint8 bits: those where a line has half its maximum."""
+    b = tab.border
+    canvas = np.zeros((targets.shape[2], tab.row, tab.row), np.uint8)
+    offsets, values = tab.line_pixels["lra"]
+    solid = np.where(values > 0, values >= values.max(1, keepdims=True) / 2, 0).astype(np.uint8)
+    for bit, laid in ((1, targets[::2]), (2, targets[1::2]), (4, distractors)):
+        paint(canvas, laid, offsets, bit * solid, tab, combine=np.bitwise_or)
+    return canvas[:, b:-b, b:-b]
+
+
+def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=False, without=None):
+    """The first n images of a block, as a Block; `masks` fills in Block.masks. Raises DataError.
 
     without  (BLOCK,) a paddle of each image that is not drawn, of the target snake whose origin tip is marked
 
@@ -499,6 +515,7 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", without=N
     markers, paddles = np.zeros((BLOCK, 2, 2), np.int16), np.zeros((BLOCK, 2, c, 2), np.int16)
     angles = np.zeros((BLOCK, 2, c))
     images = np.zeros((n, size, size), np.uint8)
+    path = np.zeros_like(images) if masks else None
     for m in margins:
         tab, who = tables(size, m), np.flatnonzero(margin == m)
         targets, attempts[who] = target_snakes(tab, rng, c, len(who))
@@ -516,9 +533,11 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", without=N
         for i in range(0, wanted, few):
             j = slice(i, min(i + few, wanted))
             images[who[j]] = render(tab, targets[..., j], others[..., j], markers[who[j]], rendering)
+            if masks:
+                path[who[j]] = path_masks(tab, targets[..., j], others[..., j])
     label, distractors, margin = (a.astype(np.uint8) for a in (label, distractors, margin))
     known = [a[:n] for a in (label, distractors, markers, paddles, angles, attempts, margin)]
-    return Block(images, *known)
+    return Block(images, *known, path)
 
 
 def cut_pairs(size, level, seed, block, n=BLOCK):
@@ -542,24 +561,24 @@ def cut_pairs(size, level, seed, block, n=BLOCK):
 HEADER = 128  # bytes of a .npy header
 
 
-def make_set(folder, identity, n, items, make, workers):
+def make_set(folder, identity, n, make_blocks):
     """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
     of the set in `folder`; it is written first where it is not there yet. Raises DataError.
 
-    identity       dict of what the manifest must say, `size` and `level` among it
-    items, make    make(item) is a block: a tuple (images (BLOCK, W, W), labels (BLOCK,), ...)
+    identity     dict of what the manifest must say, `size` and `level` among it
+    make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
     """
     with making(folder, "-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]) as private:
         if private:
-            write_blocks(private, identity, n, items, make, workers)
+            write_blocks(private, identity, n, make_blocks)
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, found = json.loads((folder / "manifest.json").read_text()), read_set(folder)
-        for key in identity:
-            if manifest.get(key) != identity[key]:
-                other = f"{key} {manifest.get(key)} instead of {identity[key]}"
-                raise DataError(f"{folder} holds another Pathfinder set ({other}); choose another folder")
+        other = [key for key in identity if manifest.get(key) != identity[key]]
+        if other:
+            what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in other)
+            raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
         if found[2] != manifest["sha256"]:
             raise ValueError("its hash is another")
     except (OSError, EOFError, ValueError, KeyError, AttributeError) as e:
@@ -575,7 +594,7 @@ def read_set(folder):
     return images, label, digest.hexdigest()
 
 
-def write_blocks(folder, identity, n, items, make, workers):
+def write_blocks(folder, identity, n, make_blocks):
     """The two arrays of a set, from the first block on that `folder` does not hold. By plain writes: on a
     full disk they raise OSError, where a memory map would kill the process."""
     folder.mkdir(exist_ok=True)
@@ -588,8 +607,9 @@ def write_blocks(folder, identity, n, items, make, workers):
                 header = {"descr": "|u1", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(file, header)
         title = f"Pathfinder {identity['size']} {identity['level']}"
-        with tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=None) as bar:
-            for block in made_ahead(items[done:], make, workers):
+        bar = tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=None)
+        with bar, contextlib.closing(make_blocks(done)) as made:
+            for block in made:
                 for file, rows in zip((images, label), block):
                     file.write(rows)
                     file.flush()
@@ -597,38 +617,33 @@ def write_blocks(folder, identity, n, items, make, workers):
 
 
 def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
-    """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default one a core."""
+    """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
-    todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(0, n, BLOCK)]
-    workers = min(usable_cores() if workers is None else workers, len(todo) - 1)  # one block: made here
+    make_blocks = functools.partial(generate_blocks, size, level, n, seed, workers or usable_cores())
+    return make_set(Path(folder), identity, n, make_blocks)
+
+
+def generate_blocks(size, level, n, seed, workers, first):
+    """Yield the blocks (Block) of a set of n images from `first` on, made by this process or by several."""
+    todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(first * BLOCK, n, BLOCK)]
+    workers = min(workers, len(todo))
+    if workers <= 1:
+        yield from (generate_block(*block) for block in todo)
+        return
+    # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool, jobs = ProcessPoolExecutor(workers, context, leave_with_parent), []
     try:
-        return make_set(Path(folder), identity, n, todo, _generate, workers)
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):  # torch's words, raised wherever we are
-            raise
-        raise DataError("a worker was killed (memory full?); the same command continues") from None
-
-
-def _generate(block):
-    return generate_block(*block)
-
-
-def made_ahead(items, make, workers, ahead=2):
-    """Yields make(item) of each item, in order, computed by worker processes, each `ahead` of what is taken (0
-    workers: by this one). Nothing is drawn from torch's global generator."""
-    loader = torch.utils.data.DataLoader(
-        items,
-        batch_size=None,
-        collate_fn=make,
-        num_workers=workers,
-        prefetch_factor=ahead if workers else None,
-        # A forked worker has what `make` holds; to another kind it is sent.
-        multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
-        worker_init_fn=ignore_signals,
-        generator=torch.Generator(),
-    )
-    yield from loader
+        for block in todo:
+            jobs.append(pool.submit(generate_block, *block))
+            if len(jobs) > 2 * workers:  # not all at once: a slow disk would have them pile up in memory
+                yield jobs.pop(0).result()
+        yield from (job.result() for job in jobs)
+    except BrokenProcessPool as e:
+        raise DataError("a worker was killed (memory full?); the same call continues") from e
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def usable_cores():
@@ -636,10 +651,13 @@ def usable_cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def ignore_signals(worker):
-    """SIGTERM and SIGINT reach the whole process group; the parent answers them, and ends its workers."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+def leave_with_parent():
+    """Pool initializer. Ctrl-C is for the parent to answer. A worker whose parent was killed would wait for
+    ever and hold the set's lock."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
+    parent = multiprocessing.parent_process()
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
 # ------------------------------------------------------------------------------------------------------------
@@ -648,32 +666,33 @@ def ignore_signals(worker):
 
 def pack_png_folder(folder, official, size, level):
     """make_set of one level of an official folder such as pathfinder32, which may go once it is packed."""
-    listed = [] if folder.exists() else list_images(official.absolute() / FOLDERS[level])
+    top = official.absolute() / FOLDERS[level]
+    listed = [] if (folder / "manifest.json").exists() else list_images(top)
 
-    def read(block):
-        paths, label = zip(*block)
-        return np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
+    def make_blocks(first):
+        for i in range(first * BLOCK, len(listed), BLOCK):
+            paths, label = zip(*listed[i : i + BLOCK])
+            yield np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
 
-    items = [listed[i : i + BLOCK] for i in range(0, len(listed), BLOCK)]
-    return make_set(
-        folder, {"from": "lra_release", "size": size, "level": level}, len(listed), items, read, 0
-    )
+    return make_set(folder, {"from": "lra_release", "size": size, "level": level}, len(listed), make_blocks)
 
 
 def list_images(top):
     """(path, label) of the images of one level of an official folder, <top>/imgs/<k>/sample_<i>.png, as the
     TEXT files <top>/metadata/<k>.npy list them: sorted by k, then by line, as S4's loader does. The release's
     empty image is skipped by its name, so the folder must be called pathfinder32. Raises DataError for lines
-    of another form, and unless there are OFFICIAL_IMAGES."""
-    listed = {}
+    of another form or listed twice, and unless there are OFFICIAL_IMAGES."""
+    line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
+    listed = {}
     for path in sorted(metadata, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            field = re.match(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b", line)
-            if not field:
-                wrong = f"not `imgs/<k> sample_<i>.png <i> <label> ...`: {line[:60]!r}"
-                raise DataError(f"{path}, line {number}: {wrong}; unpack the release again")
-            listed[top / field[1] / field[2]] = int(field[3])
+            field = line_format.match(line)
+            image = field and top / field[1] / field[2]
+            if not field or image in listed:
+                wrong = "listed before" if field else "not `imgs/<k> sample_<i>.png <i> <label> ...`"
+                raise DataError(f"{path}, line {number}: {wrong}: {line[:60]!r}; unpack the release again")
+            listed[image] = int(field[3])
     if len(listed) != OFFICIAL_IMAGES:
         many = f"{len(listed):,} images, not {OFFICIAL_IMAGES:,}"
         raise DataError(f"{top / 'metadata'} lists {many}; unpack the release again")

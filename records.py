@@ -218,7 +218,14 @@ READ |= dict.fromkeys(("cell", "hp", "data"), dict)
 
 def is_record(line):
     """Whether a JSON value has what every table reads of a record, each of its type."""
-    return isinstance(line, dict) and all(isinstance(line.get(row), kind) for row, kind in READ.items())
+    return (
+        isinstance(line, dict)
+        and all(isinstance(line.get(row), kind) for row, kind in READ.items())
+        and isinstance(line["data"].get("hash"), str)
+        and line["test_acc"] <= 1
+        and (line["test_acc"] >= 0 or line.get("score") == "R^2")
+        and not any(isinstance(v, (list, dict)) for v in line["cell"].values())
+    )
 
 
 def parsed(text):

@@ -312,7 +312,7 @@ def test_fresh_listops_are_what_the_generator_makes_next(tmp_path, monkeypatch):
     load = lambda limit: data.load("listops", tmp_path, mini=True, limit=limit, augment="none")  # noqa: E731
     few, task, more = load(100), load(None), load(400)
     assert [len(t.train.label) for t in (few, task, more)] == [100, 300, 400] and more.limit == 400
-    made = map(torch.from_numpy, data.listops.generate_listops(450, 0, (20, 96)))
+    made = map(torch.from_numpy, data.listops.generate_listops(450, 0, False, (20, 96)))
     made = documents(data.Split(*made))
     assert documents(task.train) + documents(task.val) + documents(task.test) == made[:350]
     kept = data.fixed_order(400).tolist()

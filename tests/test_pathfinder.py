@@ -3,10 +3,8 @@
 import argparse
 import hashlib
 import io
-import os
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from reference_pathfinder import Reference, flip, move
 
@@ -41,7 +38,7 @@ UPSTREAM = {
 def blocks(size, level, seed, numbers, **options):
     """The fields of several blocks, joined."""
     parts = [generate_block(size, level, seed, k, **options) for k in numbers]
-    return pathfinder.Block(*map(np.concatenate, zip(*parts)))
+    return pathfinder.Block(*(np.concatenate(f) if f[0] is not None else None for f in zip(*parts)))
 
 
 def distance(markers):
@@ -111,16 +108,19 @@ def test_a_block_is_what_it_always_was(size, level):
 def test_images_are_the_recorded_paddles_and_markers(size, rendering):
     """Drawn again by the step-by-step version, which knows no distractors: to 32 pixels where there are none,
     at 128 they can only add."""
-    b = generate_block(size, "hard", 3, 0, rendering=rendering)
+    b = generate_block(size, "hard", 3, 0, rendering=rendering, masks=True)
     ids = np.flatnonzero(b.distractors == 0)[:20] if size <= 32 else range(2)
     for i in ids:
         ref = Reference(size, int(b.margin[i]), rendering)
         contrast = ref.p["snake_contrast"] * ref.p["paddle_contrast"]
-        for start, angle in zip(b.paddles[i], b.angles[i]):
+        for s, start, angle in zip((b.masks[i] & 1, b.masks[i] & 2), b.paddles[i], b.angles[i]):
             for yx, t in zip(start.tolist(), angle):
-                ref.canvas = np.maximum(ref.canvas, ref.patch(yx, t)[0] * contrast)
+                line = ref.patch(yx, t)[0] * contrast
+                ref.canvas = np.maximum(ref.canvas, line)
+                assert s[line > 0.9 * line.max()].all()
         difference = b.images[i].astype(int) - ref.finish(b.markers[i].tolist())
         if size <= 32:
+            assert not b.masks[i].max() & 4
             # single precision; upstream's rounding to nearest has many ties, such as 1.5 * 147
             assert np.abs(difference).max() <= 1
             assert (difference != 0).mean() < (0.005 if rendering == "lra" else 0.05)
@@ -188,7 +188,7 @@ def test_pairs_differ_by_one_paddle_between_the_discs():
 def test_a_broken_run_continues_to_the_same_set(tmp_path):
     """After a disk that was full, and after SIGKILL in the middle of a run of two workers."""
     set_ = dict(size=32, level="easy", n=3500, seed=6)
-    images, label, digest = generate_set(tmp_path / "unbroken", workers=0, **set_)
+    images, label, digest = generate_set(tmp_path / "unbroken", workers=1, **set_)
     block = generate_block(32, "easy", 6, 3, n=500)
     assert np.array_equal(images[3000:], block.images.reshape(500, 1024))
     assert images.shape == (3500, 1024) and np.array_equal(label[3000:], block.label)
@@ -201,7 +201,7 @@ def test_a_broken_run_continues_to_the_same_set(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, unlimited[1]))
     try:
         with pytest.raises(DataError, match="cannot make .*broken .*File too large.*; free space"):
-            generate_set(tmp_path / "broken", workers=0, **set_)
+            generate_set(tmp_path / "broken", workers=1, **set_)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
     assert done() == 1
@@ -221,18 +221,10 @@ def test_a_broken_run_continues_to_the_same_set(tmp_path):
     made = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pathfinder, "generate_block", lambda *a: made.append(a[3]) or generate_block(*a))
-        assert generate_set(tmp_path / "broken", workers=0, **set_)[2] == digest
+        assert generate_set(tmp_path / "broken", workers=1, **set_)[2] == digest
     assert made in ([2, 3], [3])  # what was done is kept
-    before = torch.get_rng_state()
     assert generate_set(tmp_path / "two", workers=2, **set_)[2] == digest
-    assert torch.equal(before, torch.get_rng_state()) and not [*tmp_path.glob("*.part")]
-
-
-def test_a_killed_worker_leaves_no_set(tmp_path, monkeypatch):
-    monkeypatch.setattr(pathfinder, "generate_block", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-    with pytest.raises(DataError, match="worker was killed"):
-        generate_set(tmp_path / "set", 16, "easy", n=3500, workers=2)
-    assert not (tmp_path / "set").exists()
+    assert not [*tmp_path.glob("*.part")]
 
 
 def test_a_damaged_set_and_one_of_something_else_are_refused(tmp_path):
@@ -327,7 +319,7 @@ PICTURE, NOT_IMGS = "imgs/2/sample_0.png: missing or not a grey PNG of 32 x 32",
     ("imgs/2/sample_0.png", saved("L", 32, "EPS"), PICTURE + ".*cannot identify"),  # no Ghostscript
     ("metadata/2.npy", b"imgs/2 sample_0.png 0 7 1.0\n", NOT_IMGS),
     ("metadata/2.npy", b"imgs/2 ../../../secret.png 0 1\n", NOT_IMGS),
-    ("metadata/2.npy", b"imgs/0 sample_1.png 0 1\n", "metadata lists 4 images, not 5"),  # one of them twice
+    ("metadata/2.npy", b"imgs/0 sample_1.png 0 1\n", "metadata/2.npy, line 1: listed before"),
     ("metadata/2.npy", None, "metadata lists 4 images, not 5"),
 ])  # fmt: skip
 def test_png_folder_names_what_is_wrong(official, tmp_path, file, content, message):

@@ -370,7 +370,7 @@ def solve(tree, levels):
 
 
 def test_solving_the_top_levels_agrees_with_a_recursive_evaluator():
-    tokens, offsets, label = listops.generate_listops(200, seed=3)
+    tokens, offsets, label = listops.generate_listops(200, seed=3, progress=False)
     words = np.array(listops.LISTOPS_SYMBOLS)
     trees = [parse(iter(words[tokens[a:b]])) for a, b in zip(offsets, offsets[1:])]
     for depth in (0, 1, 2, 5, 10):
