@@ -20,7 +20,6 @@ K = 1 is a bag of symbols: it sees no order at all.
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
-import argparse
 from itertools import product
 from statistics import mean
 
@@ -54,11 +53,8 @@ MINI7 = TABLE7 | dict(
     batch_size   = (   16,  32,    16,     32,    32),
     epochs       = (    5,  10,    10,     10,     3),
 )
-MINI_LR = dict(  # instead, where it was searched for a kernel (with the techniques): see above
-    image        = {5: 3e-3, 31: 3e-3},
-    listops      = {5: 3e-3, 31: 1e-3},
-    text         = {5: 1e-3, 31: 3e-3},
-)
+# Its rates where they were searched for a kernel (with the techniques): see above.
+MINI_LR = dict(image={5: 3e-3, 31: 3e-3}, listops={5: 3e-3, 31: 1e-3}, text={5: 1e-3, 31: 3e-3})
 
 # Table 1: test accuracy in percent for each kernel size K, columns as above.
 TABLE1 = {
@@ -87,16 +83,9 @@ CLAIMS = [
 def build(task, hp):
     """The convolutional model: `depth` residual blocks x + W ReLU(conv_K(LN(x))), mean pooling, a
     linear head; for the texts a second linear head that restores corrupted bytes."""
-    return models.SequenceModel(
-        "conv",
-        hp["depth"],
-        hp["d_model"],
-        task.vocab,
-        task.classes,
-        docs=task.docs,
-        denoise=hp["technique"] == "denoising",
-        **{row: hp[row] for row in ("d_hidden", "kernel", "groups", "dropout", "norm_place") if row in hp},
-    )
+    size = dict(vocab=task.vocab, classes=task.classes, docs=task.docs)
+    denoise = hp["technique"] == "denoising"
+    return models.SequenceModel("conv", **size, denoise=denoise, **common.model_rows(hp))
 
 
 def reach(depth, kernel):
@@ -116,32 +105,22 @@ def recipe(name, techniques="yes", mini=False, **cell):
     return hp | data.technique_rows(name, techniques, mini) | cell
 
 
-def smoke_rows(name):
-    """The same code path in seconds."""
-    rows = dict(depth=2, d_model=32, d_hidden=32, batch_size=16, epochs=2)
-    return rows | ({"augment": "none"} if name == "image" else {})  # AutoAugment would need torchvision
+SMOKE = dict(depth=2, d_model=32, d_hidden=32, batch_size=16, epochs=2)  # the same code path in seconds
 
 
 def run_cell(args, name, kernel, seed):
     cell = {"kernel": kernel} | ({"norm_place": args.norm_place} if args.norm_place else {})
     cell |= {"techniques": "no"} if args.no_techniques else {}
     paper = recipe(name, mini=args.mini, **cell)
-    hp = paper | (smoke_rows(name) if args.smoke else {}) | common.overrides(args)
+    smoke = SMOKE | ({"augment": "none"} if name == "image" else {})  # AutoAugment would need torchvision
+    hp = paper | (smoke if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
     print(f"\nK = {kernel}: each output sees {reach(hp['depth'], kernel)} positions to each side")
     records.run_cell(
-        args,
-        script=__file__,
-        task=task,
-        model="conv",
-        cell=cell,
-        hp=hp,
-        paper=paper,
-        build=lambda: build(task, hp),
-        loss_fn=common.multitask_loss,
-        seed=seed,
+        args, script=__file__, task=task, model="conv", cell=cell, hp=hp, paper=paper,
+        build=lambda: build(task, hp), loss_fn=common.multitask_loss, seed=seed,
         expected=paper_number(name, label(cell)),
-    )
+    )  # fmt: skip
 
 
 def label(cell):
@@ -154,8 +133,7 @@ def label(cell):
 
 def paper_number(name, row):
     """Table 1's accuracy in percent, or None for what it does not have."""
-    found = {f"K={kernel}": values[TASKS7.index(name)] for kernel, values in TABLE1.items()}
-    return found.get(row)
+    return {f"K={k}": values[TASKS7.index(name)] for k, values in TABLE1.items()}.get(row)
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -164,25 +142,15 @@ def paper_number(name, row):
 def report(args):
     found = records.report_records(args, __file__, TASKS7, ("conv",), ("kernel", "norm_place", "techniques"))
     found.sort(key=lambda r: r["cell"]["kernel"])
+    rows = [label({"kernel": k} | extra) for k in (1, *TABLE1) for extra in ({}, {"techniques": "no"})]
     claims = records.report_mini(
-        args,
-        found,
-        title="Table 1: how far do small convolutions get?",
-        tasks=TASKS7,
-        titles=data.TITLES,
-        variants=[label({"kernel": k} | extra) for k in (1, *TABLE1) for extra in ({}, {"techniques": "no"})],
-        label=lambda r: label(r["cell"]),
-        recipe=lambda r: recipe(r["task"], mini=True, **r["cell"]),
-        paper=paper_number,
-        claims=CLAIMS,
-        figure="table1-mini.png",
-    )
+        args, found, title="Table 1: how far do small convolutions get?", tasks=TASKS7, titles=data.TITLES,
+        variants=rows, label=lambda r: label(r["cell"]), paper=paper_number, claims=CLAIMS,
+        recipe=lambda r: recipe(r["task"], mini=True, **r["cell"]), figure="table1-mini.png",
+    )  # fmt: skip
     if args.mini:
         return claims
-    full = {}
-    for r in found:
-        if r["budget"] == "paper" and r["cell"].keys() == {"kernel"}:
-            full.setdefault(r["task"], {}).setdefault(r["cell"]["kernel"], []).append(r)
+    full = [r for r in found if r["budget"] == "paper" and r["cell"].keys() == {"kernel"}]
     print("### Table 1, as the paper ran it\n")
     print("Test accuracy in %, ours / paper (our share of MEGA's accuracy in %)\n")
     print(full_table(full) + "\n")
@@ -191,12 +159,13 @@ def report(args):
     plot(found, args.out / "table1.png")
 
 
-def full_table(cells):
+def full_table(found):
+    cells = records.grouped(found, lambda r: (r["task"], r["cell"]["kernel"]))
     rows, depths = [], sorted({*TABLE7["depth"]})
-    for kernel in sorted({*TABLE1, *(kernel for kernels in cells.values() for kernel in kernels)}):
+    for kernel in sorted({*TABLE1, *(kernel for _, kernel in cells)}):
         row = [kernel, " / ".join(str(reach(depth, kernel)) for depth in depths)]
         for i, name in enumerate(TASKS7):
-            ours = records.best_recipe(cells.get(name, {}).get(kernel, []))
+            ours = records.best_recipe(cells.get((name, kernel), []))
             paper = f"{TABLE1[kernel][i]:.2f}" if kernel in TABLE1 else "—"
             share = mean(r["test_acc"] for r in ours) / (MEGA[i] / 100) if ours else None
             row.append(f"{summary(ours)} / {paper}" + (f" ({percent(share)} of MEGA)" if ours else ""))
@@ -208,27 +177,20 @@ def full_table(cells):
 
 
 def plot(found, path):
-    """Accuracy against kernel size: the paper's curves as lines, our full runs as filled and reduced
-    ones as open dots, joined where they may be compared."""
+    """Accuracy against kernel size: the paper's as curves, our full runs as filled dots, others as open."""
     plt = records.pyplot()
     figure, axes = plt.subplots(1, len(TASKS7), figsize=(16, 3.8), sharex=True, layout="constrained")
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
         axis.axhline(MEGA[i], color=records.GREY, linestyle=":", label="MEGA (original)")
-        axis.plot(
-            list(TABLE1),
-            [row[i] for row in TABLE1.values()],
-            color=records.BLUE,
-            marker=".",
-            label="paper A, Table 1",
-        )
-        ours = [r for r in found if r["task"] == name]
-        plot_ours(axis, [r for r in ours if r["budget"] == "paper"], records.ORANGE, "ours, paper's budget")
-        plot_ours(axis, [r for r in ours if r["budget"] == "reduced"], "none", "ours, reduced budget")
-        axis.set(
-            title=f"{data.TITLES[name]} ({TABLE7['depth'][i]} layers)",
-            xlabel="kernel size K (positions)",
-            xscale="log",
-        )
+        curve = [row[i] for row in TABLE1.values()]
+        axis.plot(list(TABLE1), curve, ".-", color=records.BLUE, label="paper A, Table 1")
+        for budget, face in (("paper", records.ORANGE), ("reduced", "none")):
+            if ours := [r for r in found if (r["task"], r["budget"]) == (name, budget)]:
+                dots = [r["cell"]["kernel"] for r in ours], [100 * r["test_acc"] for r in ours]
+                style = dict(facecolor=face, edgecolor=records.ORANGE, zorder=3)
+                axis.scatter(*dots, **style, label=f"ours, {budget} budget")
+        axis.set(title=f"{data.TITLES[name]} ({TABLE7['depth'][i]} layers)", xscale="log")
+        axis.set_xlabel("kernel size K (positions)")
         axis.set_xticks(list(TABLE1), [str(kernel) for kernel in TABLE1])
         axis.minorticks_off()
         axis.grid(alpha=0.3)
@@ -237,28 +199,10 @@ def plot(found, path):
     records.save_figure(figure, path)
 
 
-def plot_ours(axis, found, face, label):
-    """A dot for each run of one task, and a thin line through the means of those on equal terms."""
-    rows = {}
-    for r in found:
-        words = records.terms(r, recipe(r["task"], **r["cell"]))
-        row = rows.setdefault((words, r["data"]["hash"]), {})
-        row.setdefault(r["cell"]["kernel"], []).append(100 * r["test_acc"])
-    for row in rows.values():
-        axis.plot(list(row), [mean(runs) for runs in row.values()], "--", color=records.ORANGE, linewidth=0.8)
-    dots = [(kernel, run) for row in rows.values() for kernel, runs in row.items() for run in runs]
-    if dots:
-        axis.scatter(*zip(*dots), marker="o", facecolor=face, edgecolor=records.ORANGE, zorder=3, label=label)
-
-
 # ------------------------------------------------------------------------------------------ command line
 
 
-def odd_kernel(text):
-    kernel = common.positive_int(text)
-    if kernel % 2 == 0:
-        raise argparse.ArgumentTypeError(f"must be odd, to be centred on a position, not {kernel}")
-    return kernel
+odd_kernel = common.number(int, "an odd whole number", lambda n: 0 < n < 10**9 and n % 2)
 
 
 def main(argv=None):

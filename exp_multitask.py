@@ -113,10 +113,11 @@ MINI_EMA = {row: MINI_MEGA[row] for row in SHARED} | dict(
     truncation   = (  None,    None,    None,    None,    None),
     lr           = (  1e-3,    3e-3,    3e-3,    1e-3,    1e-3),
 )
-TABLES = {"transformer": (TABLE5, TASKS5), "mega": (TABLE_MEGA, TASKS_MEGA)}
-TABLES |= {"ema-attention": (TABLE_EMA, TASKS_MEGA)}
-MINI = {"transformer": (MINI5, TASKS5), "mega": (MINI_MEGA, TASKS_MEGA)}
-MINI |= {"ema-attention": (MINI_EMA, TASKS_MEGA)}
+TABLES = {  # with the mini tier's and the columns
+    "transformer":   (TABLE5, MINI5, TASKS5),
+    "mega":          (TABLE_MEGA, MINI_MEGA, TASKS_MEGA),
+    "ema-attention": (TABLE_EMA, MINI_EMA, TASKS_MEGA),
+}
 # Without the techniques two models want another rate on the texts; searched like the others.
 MINI_PLAIN_LR = {"transformer": 1e-3, "mega": 1e-3}
 # Not in the paper: a parent with one thing changed. Which part of it does the work?
@@ -140,43 +141,36 @@ TABLE2 = {
 }
 # fmt: on
 
+NAMES = {
+    "transformer": "Transformer", "mega": "MEGA (Ma et al.)", "ema-attention": "MEGA (paper A's block)",
+    "linear": "linear attention", "window": "attention to 2 neighbours", "gau": "MEGA without EMA (GAU)",
+    "conv-attention": "convolution K=5, then attention",
+}  # fmt: skip
+LABELS = {  # how we name what we train; with ‡ the paper has numbers for it
+    (model, techniques): f"{title}{words}"
+    for model, title in NAMES.items()
+    for techniques, words in (("yes", " ‡"), ("no", ", no techniques"))
+}
+LABELS["ema-attention", "yes"] = "MEGA ‡ (paper A's block)"
+
+
+def gain(task, model, sign=1, words=""):
+    """The cells of a claim: what the techniques give a model."""
+    return [(sign, task, LABELS[model, "yes"] + words), (-sign, task, LABELS[model, "no"] + words)]
+
+
+DATA, DATA_STEPS = (3_000, 12_000, 48_000, 192_000), 6_000  # examples of ListOps at equal steps of 32
+DENOISING = gain("text", "transformer")
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
 CLAIMS = [
-    ("Text: denoising helps the Transformer",
-     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques")], 2, None),
-    ("ListOps: shuffling helps the Transformer",
-     [(1, "listops", "Transformer ‡"), (-1, "listops", "Transformer, no techniques")], 2, None),
-    ("Text: denoising helps MEGA (Ma et al.) less",
-     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques"),
-      (-1, "text", "MEGA (Ma et al.) ‡"), (1, "text", "MEGA (Ma et al.), no techniques")], 1, None),
-    ("Text: denoising helps MEGA (paper A's block) less",
-     [(1, "text", "Transformer ‡"), (-1, "text", "Transformer, no techniques"),
-      (-1, "text", "MEGA ‡ (paper A's block)"), (1, "text", "MEGA (paper A's block), no techniques")],
-     1, None),
+    ("Text: denoising helps the Transformer", DENOISING, 2, None),
+    ("ListOps: shuffling helps the Transformer", gain("listops", "transformer"), 2, None),
+    *((f"Text: denoising helps {NAMES[m]} less", DENOISING + gain("text", m, -1), 1, None)
+      for m in ("mega", "ema-attention")),
+    *((f"ListOps, {n:,} examples: shuffling helps",
+       gain("listops", "transformer", words=f"; {n:,} examples, {DATA_STEPS:,} steps"), low, high)
+      for n, low, high in ((DATA[0], 2, None), (DATA[-1], -1.5, 1.5))),
 ]  # fmt: skip
-# Techniques are data: so many examples of ListOps, at equal steps of 32.
-DATA, DATA_STEPS = (3_000, 12_000, 48_000, 192_000), 6_000
-CLAIMS += [
-    (f"ListOps, {n:,} examples: shuffling helps",
-     [(1, "listops", f"Transformer ‡; {n:,} examples, {DATA_STEPS:,} steps"),
-      (-1, "listops", f"Transformer, no techniques; {n:,} examples, {DATA_STEPS:,} steps")], low, high)
-    for n, low, high in ((DATA[0], 2, None), (DATA[-1], -1.5, 1.5))
-]  # fmt: skip
-LABELS = {  # how we name what we train; with ‡ the paper has numbers for it
-    ("transformer", "yes"): "Transformer ‡",
-    ("transformer", "no"): "Transformer, no techniques",
-    ("mega", "yes"): "MEGA (Ma et al.) ‡",
-    ("mega", "no"): "MEGA (Ma et al.), no techniques",
-    ("ema-attention", "yes"): "MEGA ‡ (paper A's block)",
-    ("ema-attention", "no"): "MEGA (paper A's block), no techniques",
-}
-for model, title in dict(
-    linear="linear attention",
-    window="attention to 2 neighbours",
-    gau="MEGA without EMA (GAU)",
-    **{"conv-attention": "convolution K=5, then attention"},
-).items():
-    LABELS |= {(model, "yes"): f"{title} ‡", (model, "no"): f"{title}, no techniques"}
 
 # ------------------------------------------------------------------------------------------ the idea
 
@@ -185,8 +179,8 @@ def recipe(model, name, techniques="yes", mini=False):
     """Everything that one cell is trained with, as the paper trained it; or "no" techniques: clean
     examples, one loss, and of Pathfinder the hard set alone, three times as often."""
     parent, changed = VARIANTS.get(model, (model, {}))
-    table, tasks = (MINI if mini else TABLES)[parent]
-    hp = {"block": parent} | common.column(table, tasks, name) | changed
+    table, small, tasks = TABLES[parent]
+    hp = {"block": parent} | common.column(small if mini else table, tasks, name) | changed
     hp |= {"max_length": (MINI_LENGTH if mini else MAX_LENGTH)[name]}
     hp["position"] = "rotary" if parent == "transformer" else "none"  # MEGA's is inside its blocks
     if mini and techniques == "no" and name in ("text", "retrieval"):
@@ -197,13 +191,8 @@ def recipe(model, name, techniques="yes", mini=False):
 def build(task, hp):
     """Embedding, `depth` blocks, mean pooling, a linear head (of two documents: [x; y] -> 512 -> ReLU ->
     logit); for the texts a second linear head that restores corrupted bytes."""
-    return models.SequenceModel(
-        vocab=task.vocab,
-        classes=task.classes,
-        docs=task.docs,
-        denoise=hp["technique"] == "denoising",
-        **common.model_rows(hp),
-    )
+    size = dict(vocab=task.vocab, classes=task.classes, docs=task.docs)
+    return models.SequenceModel(**size, denoise=hp["technique"] == "denoising", **common.model_rows(hp))
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -228,23 +217,20 @@ def smoke_rows(hp, name):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques, args.mini)
+    if paper["block"] != "transformer" and args.lr and not args.mini:
+        paper["lr"] = min(args.lr, paper["lr"])  # Appendix A.2: lowered where a run did not converge
+    expected = paper_number(name, LABELS[model, techniques])
+    train(args, __file__, name, model, {"techniques": techniques}, paper, seed, expected)
+
+
+def train(args, script, name, model, cell, paper, seed, expected=None):
+    """One cell of a script whose models `build` makes; the flags change `paper`, its recipe."""
     hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
-    if hp["block"] != "transformer" and hp["lr"] < paper["lr"] and not args.mini:
-        paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
     task = data.load_recipe(name, args, hp, seed)
     records.run_cell(
-        args,
-        script=__file__,
-        task=task,
-        model=model,
-        cell={"techniques": techniques},
-        hp=hp,
-        paper=paper,
-        build=lambda: build(task, hp),
-        loss_fn=common.multitask_loss,
-        seed=seed,
-        expected=paper_number(name, LABELS[model, techniques]),
-    )
+        args, script=script, task=task, model=model, cell=cell, hp=hp, paper=paper,
+        build=lambda: build(task, hp), loss_fn=common.multitask_loss, seed=seed, expected=expected,
+    )  # fmt: skip
 
 
 def paper_number(name, row):
@@ -255,22 +241,18 @@ def paper_number(name, row):
 # ------------------------------------------------------------------------------------------ the report
 
 
+def recipe_of(record, mini=False):
+    return recipe(record["model"], record["task"], record["cell"]["techniques"], mini)
+
+
 def report(args):
     found = records.report_records(args, __file__, COLUMNS, [*TABLES, *VARIANTS], ("techniques",))
     variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in found}
     claims = records.report_mini(
-        args,
-        found,
-        title="Table 2: what do the training techniques give?",
-        tasks=COLUMNS,
-        titles=data.TITLES,
-        variants=LABELS.values(),
-        label=lambda r: variant[r["run"]],
-        recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
-        paper=paper_number,
-        claims=CLAIMS,
-        figure="table2-mini.png",
-    )
+        args, found, title="Table 2: what do the training techniques give?", tasks=COLUMNS,
+        titles=data.TITLES, variants=LABELS.values(), label=lambda r: variant[r["run"]],
+        recipe=lambda r: recipe_of(r, mini=True), paper=paper_number, claims=CLAIMS, figure="table2-mini.png",
+    )  # fmt: skip
     plot_data(found, args.out / "techniques-are-data-mini.png")
     if args.mini:
         return claims
@@ -285,22 +267,19 @@ def report(args):
         "deviation over n seeds, test accuracy at the best validation; — = not run. An average needs all\n"
         "five. Path-X was not run in the paper. MEGA's rate may be below its recipe's (Appendix A.2).\n"
     )
-    full = lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"])  # noqa: E731
-    records.print_reduced("Table 2", found, variant, full, data.TITLES)
+    records.print_reduced("Table 2", found, variant, recipe_of, data.TITLES)
 
 
 def plot_data(found, path):
     """Accuracy against the number of unique examples at equal steps, with and without shuffling."""
-    arms = {"yes": ("with shuffling", records.ORANGE), "no": ("without", records.BLUE)}
-    cells = {}
-    for r in found:
-        fits = r["budget"] == "mini" and r["task"] == "listops" and r["model"] == "transformer"
-        if fits and r["limit"] in DATA and r["hp"].get("steps") == DATA_STEPS:
-            cells.setdefault((r["cell"]["techniques"], r["limit"]), []).append(r)
-    if not cells:
+    wanted = "mini", "listops", "transformer", DATA_STEPS
+    fits = lambda r: (r["budget"], r["task"], r["model"], r["hp"].get("steps")) == wanted  # noqa: E731
+    found = [r for r in found if r["limit"] in DATA and fits(r)]
+    if not found:
         return
+    cells = records.grouped(found, lambda r: (r["cell"]["techniques"], r["limit"]))
     figure, axis = records.pyplot().subplots(figsize=(6, 3.6), layout="constrained")
-    for techniques, (name, color) in arms.items():
+    for techniques, name, color in ("yes", "with shuffling", records.ORANGE), ("no", "without", records.BLUE):
         there = [n for n in DATA if (techniques, n) in cells]
         means = [records.mean_and_error(cells[techniques, n]) for n in there]
         accuracies, errors = ([100 * value[i] for value in means] for i in (0, 1))

@@ -20,18 +20,16 @@ Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena
 
 import json
 from itertools import product
-from pathlib import Path
 
 import common
 import data
+import exp_multitask
 import records
-from exp_multitask import COLUMNS, build, recipe, smoke_rows
+from exp_multitask import COLUMNS, recipe
 from records import markdown, paper_and_ours_rows
 
-# The hyper-parameters are those of Table 5 (of MINI5 with --mini), whatever the position:
-# exp_multitask.recipe.
-
 # fmt: off
+# The hyper-parameters are those of Table 5 (of MINI5 with --mini), see exp_multitask.recipe.
 # Table 4: test accuracy in percent. Columns: position, techniques.
 COLUMNS4 = (("learned", "yes"), ("sinusoidal", "yes"), ("rotary", "no"), ("rotary", "yes"))
 TABLE4 = dict(
@@ -42,7 +40,7 @@ TABLE4 = dict(
     listops    = (41.30, 47.55, 43.90, 62.90),
     average    = (69.49, 80.28, 64.98, 85.69),
 )
-MINI_LR = dict(listops={"sinusoidal": 3e-3})  # the mini tier, where the search found another than MINI5's
+MINI_LR = dict(listops={"sinusoidal": 3e-3})  # the mini tier's, where the search found another than MINI5's
 # fmt: on
 
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
@@ -79,21 +77,8 @@ def run_cell(args, name, position, seed):
     cell = {"position": position, "techniques": "no" if args.no_techniques else "yes"}
     cell |= {"half": "flipped"} if args.flip_half else {}
     paper = variant_recipe(name, **cell, mini=args.mini)
-    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
-    task = data.load_recipe(name, args, hp, seed)
-    records.run_cell(
-        args,
-        script=__file__,
-        task=task,
-        model="transformer",
-        cell=cell,
-        hp=hp,
-        paper=paper,
-        build=lambda: build(task, hp),
-        loss_fn=common.multitask_loss,
-        seed=seed,
-        expected=paper_number(name, label(**cell)),
-    )
+    expected = paper_number(name, label(**cell))
+    exp_multitask.train(args, __file__, name, "transformer", cell, paper, seed, expected)
 
 
 def paper_number(name, row):
@@ -105,29 +90,21 @@ def paper_number(name, row):
 
 
 def report(args):
-    cell = ("position", "techniques", "half")
-    found = records.report_records(args, __file__, COLUMNS, ["transformer"], cell)
+    cell, transformer = ("position", "techniques", "half"), (COLUMNS, ["transformer"])
+    found = records.report_records(args, __file__, *transformer, cell)
     # exp_multitask's Transformer is this table's rotary column: the same recipe, so the same run.
     own = {same_run(r) for r in found}
-    multitask = Path(__file__).with_name("exp_multitask.py")
-    for r in records.report_records(args, multitask, COLUMNS, ["transformer"], ["techniques"]):
+    for r in records.report_records(args, exp_multitask.__file__, *transformer, cell):
         of_data = r["limit"] or r["hp"].get("steps")  # rows of Table 2's own
         if same_run(r) not in own and not of_data:
             found.append(r | {"cell": {"position": "rotary", **r["cell"]}})
     variant = {r["run"]: label(**r["cell"]) for r in found}
     claims = records.report_mini(
-        args,
-        found,
-        title="Table 4: which positions does a Transformer need?",
-        tasks=COLUMNS,
-        titles=data.TITLES,
-        variants=[label(*column) for column in reversed(COLUMNS4)],
-        label=lambda r: variant[r["run"]],
-        recipe=lambda r: variant_recipe(r["task"], **r["cell"], mini=True),
-        paper=paper_number,
-        claims=CLAIMS,
-        figure="table4-mini.png",
-    )
+        args, found, title="Table 4: which positions does a Transformer need?", tasks=COLUMNS,
+        titles=data.TITLES, variants=[label(*column) for column in reversed(COLUMNS4)],
+        label=lambda r: variant[r["run"]], paper=paper_number, claims=CLAIMS,
+        recipe=lambda r: variant_recipe(r["task"], **r["cell"], mini=True), figure="table4-mini.png",
+    )  # fmt: skip
     if args.mini:
         return claims
     paper = {label(*key): [TABLE4[name][i] for name in TABLE4] for i, key in enumerate(COLUMNS4)}
@@ -144,8 +121,8 @@ def report(args):
         "two is which from the text around it. Rotary with techniques is Table 2's Transformer ‡, and runs\n"
         "of exp_multitask count here. — = not run. An average needs all five. Path-X was not run.\n"
     )
-    recipe_of = lambda r: variant_recipe(r["task"], **r["cell"])  # noqa: E731
-    records.print_reduced("Table 4", found, variant, recipe_of, data.TITLES)
+    own_recipe = lambda r: variant_recipe(r["task"], **r["cell"])  # noqa: E731
+    records.print_reduced("Table 4", found, variant, own_recipe, data.TITLES)
 
 
 def same_run(record):

@@ -14,13 +14,10 @@ apart. s = 1 is the paper's task. A bag of symbols (K = 1) cannot notice the dia
 s = width is the transpose.
 
 Claims of the mini tier, fixed before its runs (CLAIMS), on Text at s = 16, where neighbours are 16 apart:
-K = 5 loses at least 5 points; K = 31, whose four layers reach 60 positions, is then at least 2 points ahead
-of K = 5; attention with rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at
-most 2; S4, whose kernels start near lag 0, loses at least 1 more than gMLP; a bag of symbols, the control,
-loses nothing. A claim that followed the runs at s = 16: at s = 64, where neighbours are 4 apart, so that one
-layer of K = 31 sees them, K = 31 is at least 2 points ahead of K = 5. All train with --no-techniques:
-restoring bytes costs models of this size more points than the dial (NOTES.md). A model trains as in its own
-script, at every stride alike.
+the four layers of K = 31 reach 60 positions, gMLP's free kernels any lag, S4's start near lag 0; a bag of
+symbols is the control. One claim followed the runs at s = 16: at s = 64 neighbours are 4 apart, so that one
+layer of K = 31 sees them. All train with --no-techniques: restoring bytes costs models of this size more
+points than the dial (NOTES.md). A model trains as in its own script, at every stride alike.
 
 The measure: how much do two positions interact in the answer? With mean pooling first derivatives say
 little, so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where
@@ -99,14 +96,15 @@ def recipe(model, name, kernel=None, stride=1, techniques="yes", mini=False):
     return hp | {"stride": stride}
 
 
-def build(task, hp):
-    return (exp_locality if hp["block"] == "conv" else exp_multitask).build(task, hp)
-
-
 def label(model, cell):
+    """The name of a row, at all strides."""
     kernel = f" K={cell['kernel']}" if "kernel" in cell else ""
-    words = [f"{NAMES[model]}{kernel}"] + ["no techniques"] * ("techniques" in cell)
-    return ", ".join([*words, f"s={cell['stride']}"])
+    return f"{NAMES[model]}{kernel}" + ", no techniques" * ("techniques" in cell)
+
+
+def place(record):
+    """A cell's place as claims name it: (task, row and stride)."""
+    return record["task"], f"{label(record['model'], record['cell'])}, s={record['cell']['stride']}"
 
 
 # ------------------------------------------------------------------------------------------ the measure
@@ -239,25 +237,8 @@ def plot_range(distances, lines, title, path):
 def run_cell(args, name, model, kernel, stride, seed):
     cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
     cell |= {"techniques": "no"} if args.no_techniques else {}
-    paper = recipe(model, name, mini=args.mini, **cell)
-    smoke = (
-        exp_locality.smoke_rows(name) if model in ("bag", "conv") else exp_multitask.smoke_rows(paper, name)
-    )
-    hp = paper | (smoke if args.smoke else {}) | common.overrides(args)
-    task = data.load_recipe(name, args, hp, seed)
-    print(f"\n{label(model, cell)}")
-    records.run_cell(
-        args,
-        script=__file__,
-        task=task,
-        model=model,
-        cell=cell,
-        hp=hp,
-        paper=paper,
-        build=lambda: build(task, hp),
-        loss_fn=common.multitask_loss,
-        seed=seed,
-    )
+    print(f"\n{label(model, cell)}, s={stride}")
+    exp_multitask.train(args, __file__, name, model, cell, recipe(model, name, mini=args.mini, **cell), seed)
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -265,7 +246,7 @@ def run_cell(args, name, model, kernel, stride, seed):
 
 def report(args):
     found = records.report_records(args, __file__, TASKS, NAMES, ("stride", "kernel", "techniques"))
-    dialled = {(r["task"], label(r["model"], r["cell"] | {"stride": 1})) for r in found}
+    dialled = {(r["task"], label(r["model"], r["cell"])) for r in found}
     # At s = 1 these are cells of other scripts: the same training, number for number.
     for script in (exp_locality, exp_multitask, exp_kernels, exp_positional):
         varied = ("kernel", "position", "techniques")
@@ -276,48 +257,39 @@ def report(args):
                 hp = {"block": "conv", "stride": 1} | r["hp"]
                 found.append(r | {"model": model, "cell": cell, "hp": hp})
     found.sort(key=lambda r: (list(NAMES).index(r["model"]), r["cell"].get("kernel", 0)))
-    claims = []
     for tier, size in (("mini", "mini"), ("paper", "full")):
         mini, once = tier == "mini", {}  # a cell and seed that two scripts have counts once
         for r in found:
             words = records.terms(r | {"data": {}}, recipe(r["model"], r["task"], mini=mini, **r["cell"]))
             if r["budget"] == tier and not words:
-                once.setdefault((r["task"], label(r["model"], r["cell"]), r["seed"]), r)
-        cells = records.grouped(once.values(), lambda r: (r["task"], label(r["model"], r["cell"])))
+                once.setdefault((*place(r), r["seed"]), r)
         print(f"### The dial, {size} size\n")
         for name in TASKS:
-            print_dial(name, {row: group for (task, row), group in cells.items() if task == name}, args, tier)
-        claims += records.print_claims(CLAIMS, cells) if mini else []
+            print_dial(name, [r for r in once.values() if r["task"] == name], args, tier)
+        if mini:
+            claims = records.print_claims(CLAIMS, records.grouped(once.values(), place))
         if args.mini:
             return claims
 
 
-def print_dial(name, cells, args, tier):
+def print_dial(name, found, args, tier):
     """One task: a row a model, a column a stride; and the figure."""
-    if not cells:
+    if not found:
         return
-    models_there = dict.fromkeys(row.rsplit(", s=", 1)[0] for row in cells)
-    strides = sorted({row.rsplit("=", 1)[1] for row in cells}, key=lambda s: (s == "random", len(s), s))
-    rows = [[m, *(dial_text(cells.get(f"{m}, s={s}")) for s in strides)] for m in models_there]
+    cells = records.grouped(found, lambda r: (label(r["model"], r["cell"]), r["cell"]["stride"]))
+    rows = dict.fromkeys(row for row, _ in cells)
+    strides = sorted({s for _, s in cells}, key=lambda s: (s == "random", s))
     print(f"{data.TITLES[name]}: test accuracy in % ± standard error\n")
-    print(markdown(["", *(f"s={s}" for s in strides)], rows) + "\n")
-    plt = records.pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-    for m in models_there:
-        points = [
-            (i, records.mean_and_error(cells[f"{m}, s={s}"]))
-            for i, s in enumerate(strides)
-            if f"{m}, s={s}" in cells
-        ]
-        x, y, error = zip(*((i, 100 * mean, 100 * e) for i, (mean, e) in points))
-        axis.errorbar(x, y, yerr=error, fmt="o-", label=m.removesuffix(", no techniques"))
-    uncut = data.MINI_LENGTHS["text"] if tier == "mini" else 4096
-    L = next(iter(cells.values()))[0]["hp"].get("max_length") or uncut
-    where = [
-        f"s={s}\n" + ("anywhere" if s == "random" else f"{max(1, L // int(s)) if s != '1' else 1} apart")
-        for s in strides
-    ]
-    axis.set_xticks(range(len(strides)), where)
+    table = [[row, *(dial_text(cells.get((row, s))) for s in strides)] for row in rows]
+    print(markdown(["", *(f"s={s}" for s in strides)], table) + "\n")
+    figure, axis = records.pyplot().subplots(figsize=(7, 4), layout="constrained")
+    for row in rows:
+        there = [i for i, s in enumerate(strides) if (row, s) in cells]
+        y, error = 100 * np.array([records.mean_and_error(cells[row, strides[i]]) for i in there]).T
+        axis.errorbar(there, y, yerr=error, fmt="o-", label=row.removesuffix(", no techniques"))
+    L = (exp_multitask.MINI_LENGTH if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
+    apart = {s: "anywhere" if s == "random" else f"{max(1, L // s) if s > 1 else 1} apart" for s in strides}
+    axis.set_xticks(range(len(strides)), [f"s={s}\n{words}" for s, words in apart.items()])
     axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
@@ -334,10 +306,6 @@ def dial_text(group):
 # ------------------------------------------------------------------------------------------ command line
 
 
-def stride_flag(text):
-    return text if text == "random" else common.positive_int(text)
-
-
 def main(argv=None):
     parser = common.make_parser(__doc__, TASKS)
     # fmt: off
@@ -345,7 +313,8 @@ def main(argv=None):
         help=f"{', '.join(NAMES)} or all (default bag conv transformer s4 gmlp; smoke: conv)")
     parser.add_argument("--kernel", nargs="+", type=exp_locality.odd_kernel, default=[5, 31], metavar="K",
         help="of conv (5 31)")
-    parser.add_argument("--stride", nargs="+", type=stride_flag, metavar="S",
+    parser.add_argument("--stride", nargs="+", metavar="S",
+        type=lambda text: text if text == "random" else common.positive_int(text),
         help="numbers or random (default 1 4 16 64 random)")
     parser.add_argument("--figure", choices=("range", "pairs"),
         help="measure the finished models, train nothing")

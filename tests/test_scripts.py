@@ -331,7 +331,7 @@ def test_a_bag_of_symbols_cannot_see_the_dial():
     for stride in (1, 16, "random"):
         task = data.load("text", "nowhere", smoke=True, stride=stride)
         torch.manual_seed(0)
-        bag = exp_range.build(task, exp_range.recipe("bag", "text", mini=True)).double().eval()
+        bag = exp_multitask.build(task, exp_range.recipe("bag", "text", mini=True)).double().eval()
         batch = next(task.evaluation_batches("test"))
         logits.append(bag.classify(bag(batch.tokens, batch.mask), batch.mask))
     assert all(torch.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
