@@ -32,7 +32,7 @@ import data
 import exp_multitask
 import models
 import records
-from exp_multitask import build, smoke_rows
+from exp_multitask import build, smoke_rows  # noqa: F401 - bench.py asks each script for its build
 from records import markdown, paper_and_ours_rows, percent
 
 # fmt: off
@@ -219,23 +219,10 @@ def state_taps(block, L):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques, args.mini)
-    hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
-    if model != "gmlp" and hp["lr"] < paper["lr"] and not args.mini:
-        paper["lr"] = hp["lr"]  # Appendix A.2: lowered where a run did not converge; still the paper's budget
-    task = data.load_recipe(name, args, hp, seed)
-    records.run_cell(
-        args,
-        script=__file__,
-        task=task,
-        model=model,
-        cell={"techniques": techniques},
-        hp=hp,
-        paper=paper,
-        build=lambda: build(task, hp),
-        loss_fn=common.multitask_loss,
-        seed=seed,
-        expected=paper_number(name, label(model, techniques)),
-    )
+    if args.lr and args.lr < paper["lr"] and model != "gmlp" and not args.mini:
+        paper["lr"] = args.lr  # Appendix A.2: lowered where a run did not converge; still the paper's budget
+    expected = paper_number(name, label(model, techniques))
+    exp_multitask.train(args, __file__, name, model, {"techniques": techniques}, paper, seed, expected)
 
 
 def label(model, techniques="yes"):
