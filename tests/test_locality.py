@@ -6,7 +6,6 @@ from conftest import exit_code, lines_of
 import common
 import data
 import exp_locality
-import records
 
 
 def test_table_1_agrees_with_the_percentages_printed_beside_it():
@@ -38,23 +37,6 @@ def test_parameter_counts_follow_from_the_papers_table(kernel, millions):
         task, hp = data.load(name, "unused", smoke=True), exp_locality.recipe(name, "no", kernel=kernel)
         model = exp_locality.build(task, hp)
         assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == size
-
-
-def test_the_figure_joins_only_runs_on_equal_terms():
-    axis, found = records.pyplot().figure().subplots(), []
-    runs = (4, 5, 0.6, "a"), (4, 5, 0.7, "a"), (4, 61, 0.8, "a"), (8, 5, 0.9, "a"), (4, 61, 0.1, "b")
-    for epochs, kernel, accuracy, made in runs:
-        hp = exp_locality.recipe("text", kernel=kernel) | {"epochs": epochs}
-        run = dict(task="text", cell={"kernel": kernel}, hp=hp, limit=None, test_acc=accuracy)
-        found.append(run | {"data": {"hash": made}})
-    exp_locality.plot_ours(axis, found, "none", "ours")
-    drawn = [list(map(tuple, line.get_xydata())) for line in axis.lines]
-    apart = [(5, pytest.approx(90))], [(61, pytest.approx(10))]
-    assert drawn == [[(5, pytest.approx(65)), (61, pytest.approx(80))], *apart]
-    [dots] = axis.collections
-    wanted = [[5, 60], [5, 70], [61, 80], [5, 90], [61, 10]]
-    assert dots.get_offsets().tolist() == [pytest.approx(dot) for dot in wanted]
-    records.pyplot().close()
 
 
 def test_the_smoke_run_needs_nothing_but_the_repository(tmp_path, monkeypatch, capsys):
