@@ -643,8 +643,9 @@ def report(args):
             cell = Cell(r["model"], **r["cell"])
             recipe(r["task"], cell, mini=r["budget"] == "mini")
             found.append(r | {"of": cell})
+    order = [str(Cell(model, objective)) for model in MINI_MODELS for objective in OBJECTIVES]
     claims = [] if args.figure else records.report_mini(
-        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, variants=[],
+        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, variants=order,
         label=lambda r: str(r["of"]), claims=CLAIMS, paper=paper_number, figure="spt-mini.png",
         recipe=lambda r: recipe(r["task"], r["of"], mini=True)[1],
     )  # fmt: skip
