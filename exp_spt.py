@@ -24,17 +24,20 @@ them for the pretraining, and paper A's optimiser and schedule, because a traini
 tenth at a tenth of the rate. Retrieval is long, give it --limit 30000. Claims, fixed before its runs, and
 their cells (all with --mini --seeds 2):
 
-    B1  SPT closes the gap: S4's lead over the Transformer from scratch is at least 2 points more than after
-        SPT (`--task text image --model transformer s4`; with rotary positions `--task text --model rotary`).
-    B2  It makes up for the start: the structured start's lead over the random one is at least 2 points
-        smaller after SPT than from scratch (`--task image --model s4 dlr --init all`).
-    B3  It helps where data is scarce: S4 gains at least 1 point more with 1 % of the images than with all
-        (`--task image --model s4 --fraction 0.01 1`).
-    A1  Multitask is within 2 points of SPT at equal steps
-        (`--task text --model rotary --objective masked multitask`), and at equally many epochs with labels
-        (`--task text --model rotary --objective multitask --epochs 4`). The positions are paper A's: in a
-        pilot of 700 steps the sinusoidal ones restored no more than the commonest byte (17.7 % of the masked
-        ones, rotary 42.2 %). No cell of A1 had been run before.
+B1: SPT closes the gap. S4 leads the Transformer from scratch by at least 2 points more than after SPT
+(`--task text image --model transformer s4`; with rotary positions `--task text --model rotary`).
+
+B2: It makes up for the start. The structured start's lead over the random one is at least 2 points smaller
+after SPT than from scratch (`--task image --model s4 dlr --init all`).
+
+B3: It helps where data is scarce. S4 gains at least 1 point more with 1 % of the images than with all
+(`--task image --model s4 --fraction 0.01 1`).
+
+A1: Multitask is within 2 points of SPT at equal steps
+(`--task text --model rotary --objective masked multitask`), and at equally many epochs with labels
+(`--task text --model rotary --objective multitask --epochs 4`). The positions are paper A's: in a pilot of
+700 steps the sinusoidal ones restored 17.7 % of the masked bytes, which is the commonest one, and the rotary
+ones 42.2 %. No cell of A1 had been run before.
 """
 
 import contextlib
