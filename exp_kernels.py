@@ -145,10 +145,10 @@ MINI6 = dict(
     max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(4, 10, 6, 6, 6),
 )
 MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
-MINI_LR = {  # instead, where a search found a better one (NOTES.md): of a model, a task and techniques
-    ("s4", "image", "yes"): 3e-3,
-    ("gmlp", "image", "yes"): 3e-3,
-    ("s4", "text", "no"): 3e-3,
+MINI_LR = {  # instead, where a search found a better one (NOTES.md): of a task, a model and techniques
+    ("image", "s4", "yes"): 3e-3,
+    ("image", "gmlp", "yes"): 3e-3,
+    ("text", "s4", "no"): 3e-3,
 }
 MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)
 
@@ -184,7 +184,7 @@ def recipe(model, name, techniques="yes", mini=False):
     if mini:
         hp |= {row: value for row, value in common.column(MINI6, TASKS6, name).items() if row in hp}
         hp |= {"d_state": MINI_STATE[model]} if model in MINI_STATE else {}
-        hp["lr"] = MINI_LR.get((model, name, techniques), hp["lr"])
+        hp["lr"] = MINI_LR.get((name, model, techniques), hp["lr"])
     return hp | data.technique_rows(name, techniques, mini)
 
 

@@ -119,7 +119,7 @@ TABLES = {  # with the mini tier's and the columns
     "ema-attention": (TABLE_EMA, MINI_EMA, TASKS_MEGA),
 }
 # Without the techniques two models want another rate on the texts; searched like the others.
-MINI_PLAIN_LR = {"transformer": 1e-3, "mega": 1e-3}
+MINI_LR = {(task, model, "no"): 1e-3 for task in ("text", "retrieval") for model in ("transformer", "mega")}
 # Not in the paper: a parent with one thing changed. Which part of it does the work?
 VARIANTS = {
     "linear":         ("transformer", dict(kind="linear")),  # is its 65.9 a matter of training?
@@ -183,8 +183,8 @@ def recipe(model, name, techniques="yes", mini=False):
     hp = {"block": parent} | common.column(small if mini else table, tasks, name) | changed
     hp |= {"max_length": (MINI_LENGTH if mini else MAX_LENGTH)[name]}
     hp["position"] = "rotary" if parent == "transformer" else "none"  # MEGA's is inside its blocks
-    if mini and techniques == "no" and name in ("text", "retrieval"):
-        hp["lr"] = MINI_PLAIN_LR.get(parent, hp["lr"])
+    if mini:
+        hp["lr"] = MINI_LR.get((name, parent, techniques), hp["lr"])
     return hp | data.technique_rows(name, techniques, mini)
 
 

@@ -40,7 +40,7 @@ TABLE4 = dict(
     listops    = (41.30, 47.55, 43.90, 62.90),
     average    = (69.49, 80.28, 64.98, 85.69),
 )
-MINI_LR = dict(listops={"sinusoidal": 3e-3})  # the mini tier's, where the search found another than MINI5's
+MINI_LR = {("listops", "sinusoidal"): 3e-3}  # the mini tier's, where the search found another than MINI5's
 # fmt: on
 
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
@@ -61,7 +61,7 @@ def variant_recipe(name, position, techniques="yes", half="paper", mini=False):
     none where it has them."""
     hp = recipe("transformer", name, techniques, mini) | {"position": position}
     if mini:
-        hp["lr"] = MINI_LR.get(name, {}).get(position, hp["lr"])
+        hp["lr"] = MINI_LR.get((name, position), hp["lr"])
     return hp | ({"disable_half": not hp["disable_half"]} if half == "flipped" else {})
 
 
