@@ -585,14 +585,14 @@ def test_the_mini_tier_judges_its_claims(tmp_path, capsys):
                 lines[run["run"]] = run
     out = reported(tmp_path, capsys, lines.values())
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in out.splitlines() if row[:1] == "|"]
-    verdicts = {row[0]: row[1:] for row in rows if row[0][:2] in ("B1", "B2", "B3", "A1")}
+    verdicts = {row[0]: row[1:] for row in rows if row[0] in [claim[0] for claim in exp_spt.CLAIMS]}
     assert len(verdicts) == len(exp_spt.CLAIMS) and "not yet" not in str(verdicts)
     gaps = {words: gap.split(" ±")[0] for words, (gap, *_) in verdicts.items()}
     assert [
         gaps[claim[0]] for claim in exp_spt.CLAIMS
     ] == "+15.0 +15.0 +15.0 +15.0 +0.0 +15.0 -20.0 -20.0".split()
-    assert verdicts["B1 Text: SPT closes the gap by"][2] == "supports"
-    assert verdicts["A1: multitask - SPT, equal steps"][2] == "CONTRADICTS"
+    assert verdicts["Text: SPT closes the gap to S4"][2] == "supports"
+    assert verdicts["Text: multitask against SPT, equal steps"][2] == "CONTRADICTS"
     assert (tmp_path / "spt-mini.png").exists()
 
 
