@@ -169,7 +169,8 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--mini", action="store_true", help="small data and a small model: minutes on one CPU core")
     add("--smoke", action="store_true", help="check that it runs: seconds (Path-X: minutes), no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
-    add("--seeds", type=positive_int, default=1, metavar="N", help="run seeds seed, seed + 1, ... (1)")
+    add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
+        metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
     add("--report", nargs="*", metavar="FILE",
         help="print the tables from records (default: OUT/results.jsonl and results/) and exit")
 
@@ -294,14 +295,18 @@ def autocast_on(device, amp):
     return torch.autocast(device.type, torch.bfloat16, enabled=use_bf16(amp, device))
 
 
+def linux_says(file, name):
+    """What stands behind "name:" in a file of /proc; None on other systems."""
+    with contextlib.suppress(OSError, StopIteration):
+        rows = Path("/proc", file).read_text().splitlines()
+        return next(row.partition(":")[2].strip() for row in rows if row.startswith(name))
+
+
 def device_name(device):
     """What a record calls the machine: the GPU's name, or the processor's with its threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    name = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError, StopIteration):  # Linux knows it better
-        rows = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(row.partition(":")[2].strip() for row in rows if row.startswith("model name"))
+    name = linux_says("cpuinfo", "model name") or platform.processor() or platform.machine()
     return f"{name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type} {name}"
 
 
@@ -319,11 +324,17 @@ def git_state():
 def reset_peak(device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with contextlib.suppress(OSError):  # only Linux has it
+            Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_gb(device):
-    """Peak memory of a GPU since reset_peak; None for other devices."""
-    return round(torch.cuda.max_memory_allocated(device) / 1e9, 2) if device.type == "cuda" else None
+    """Peak memory since reset_peak: of the GPU, or of this process on a CPU under Linux; else None."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 1e9, 2)
+    peak = linux_says("self/status", "VmHWM")  # "123456 kB"
+    return peak and round(1024 * int(peak.split()[0]) / 1e9, 2)
 
 
 # ------------------------------------------------------------------------------------------ ranks
@@ -331,7 +342,7 @@ def peak_gb(device):
 
 def join_ranks(parser, device):
     """Under torchrun, join the other processes, each with a GPU of its own where there are any."""
-    if "LOCAL_RANK" not in os.environ or dist.is_initialized():
+    if not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys() or dist.is_initialized():
         return
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
     if cuda:

@@ -202,7 +202,7 @@ def plot(found, path):
 # ------------------------------------------------------------------------------------------ command line
 
 
-odd_kernel = common.number(int, "an odd whole number", lambda n: 0 < n < 10**9 and n % 2)
+odd_kernel = common.number(int, "odd, to be centred on a position", lambda n: 0 < n < 10**9 and n % 2)
 
 
 def main(argv=None):

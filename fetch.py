@@ -10,8 +10,10 @@ import hashlib
 import http.client
 import re
 import shutil
+import ssl
 import tarfile
 import time
+import urllib.error
 import urllib.request
 import zlib
 from pathlib import Path
@@ -56,6 +58,7 @@ ARCHIVES = {
         "retrieval", r"(?:.*/)?(new_aan_pairs\.(?:train|eval|test)\.tsv)", 3),
 }
 # fmt: on
+BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=None)  # a stream with a bar
 
 
@@ -71,9 +74,12 @@ def making(folder, tag=""):
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.parent / f".{folder.name}.lock", "w") as lock:
-            print(f"making {folder}, once (or waiting for another process that does)", flush=True)
             if fcntl:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    print(f"waiting for another process that is making {folder}", flush=True)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
             if folder.exists():
                 yield None
                 return
@@ -103,15 +109,16 @@ def fetch_archive(root, archive, url=None):
                 path.unlink()
 
 
-def download(url, path, timeout=30.0, tries=4):
-    """Fetch `url` to `path`. Bytes go to `path`.part, which the next try or a later run continues; a server
-    that ignores ranges begins anew. Silence for `timeout` seconds ends a try. Raises DataError."""
-    part = Path(f"{path}.part")
-    for wait in range(1, tries + 1):
+def download(url, path, timeout=30.0, retries=5):
+    """Fetch `url` to `path`. Bytes go to `path`.part, which a later run continues; a server that ignores
+    ranges begins anew. A connection that breaks, or is silent for `timeout` seconds, is replaced, at most
+    `retries` times without a megabyte between them."""
+    part, failures = Path(f"{path}.part"), 0
+    while True:
         start = part.stat().st_size if part.exists() else 0
-        print(f"fetching {url} to {part}, from byte {start:,} on", flush=True)
+        print(f"fetching {url} to {part}" + (f", from byte {start:,} on" if start else ""), flush=True)
+        headers = {"User-Agent": "fetch.py"} | ({"Range": f"bytes={start}-"} if start else {})
         try:
-            headers = {"User-Agent": "fetch.py", "Range": f"bytes={start}-"}
             request = urllib.request.Request(url, headers=headers)
             with urllib.request.urlopen(request, timeout=timeout) as response:
                 had = start if response.status == 206 else 0
@@ -123,14 +130,17 @@ def download(url, path, timeout=30.0, tries=4):
                         raise ConnectionError(f"the connection closed early, at byte {out.tell():,}")
             part.rename(path)
             return
-        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: this is no URL
-            fault = error
-            if getattr(error, "code", None) == 416:  # there is nothing behind our part
+        except (*BROKEN, ValueError) as error:  # ValueError: this is no URL
+            code = getattr(error, "code", None)  # of HTTP; 416: there is nothing behind our part
+            if code == 416:
                 part.unlink()
-            time.sleep(wait)
-    raise DataError(
-        f"could not fetch {url}: {fault}; put the file at {path} by hand, or run the command again"
-    )
+            refused = type(error) is ValueError or code in {*range(400, 500)} - {408, 416, 429}
+            grown = part.stat().st_size - start if part.exists() else 0
+            failures = 1 if grown >= 1 << 20 else failures + 1
+            if refused or failures > retries:
+                advice = f"put the file at {path} by hand, or run the same command again"
+                raise DataError(f"could not fetch {url}: {error}; {advice}") from error
+            time.sleep(2.0 ** (failures - 1))
 
 
 def extract(path, folder, archive):

@@ -64,7 +64,7 @@ def finished(out):
 
 def is_done(args, script, name):
     """Whether this run is finished and --fresh does not ask for it again; says so."""
-    done = common.on_first_rank(finished, args.out).get(name)
+    done = common.on_first_rank(lambda: finished(args.out).get(name))
     if not done or args.fresh:
         return False
     what = f"{done['test_acc']:.2%}" if done.get("score", "accuracy") == "accuracy" else "pretrained"
@@ -184,7 +184,7 @@ def run_cells(args, cells, run, report=None):
             run(args, *cell, seed)
         except (Busy, UserError) as reason:
             busy = isinstance(reason, Busy)
-            if len(runs) == 1 or (common.ranks() > 1 and not busy):  # or ranks wait for each other
+            if len(runs) == 1 or (common.ranks() > 1 and not busy):  # ranks that go on alone wait for others
                 raise
             print(f"{'note' if busy else 'error'}: {reason}", file=sys.stderr, flush=True)
             missing.append(type(reason))
@@ -238,11 +238,11 @@ def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
     for path in filter(Path.is_file, paths):
-        lines = [text for text in path.read_bytes().split(b"\n") if text.strip()]
-        found = [line for line in map(parsed, lines) if is_record(line)]
-        if strange := len(lines) - len(found):
-            print(f"warning: {path}: left out what is no record, {strange} lines", file=sys.stderr)
-        records += found
+        lines = {i: parsed(x) for i, x in enumerate(path.read_bytes().split(b"\n"), 1) if x.strip()}
+        records += filter(is_record, lines.values())
+        if strange := [str(i) for i, line in lines.items() if not is_record(line)]:
+            numbers = ", ".join(strange[:5]) + ", ..." * (len(strange) > 5)
+            print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
     return records
 
 

@@ -119,6 +119,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("--task text --kernel 4", "odd"),
         ("--task text --epochs 0", "whole number"),
         ("--task text --batch-size 100000000000000000000", "999999999"),
+        ("--task text --seeds 999999999", "1000"),
         ("--task text --lr nan", "above 0"),
         ("--task text --time-limit soon", "time"),
         ("--kernel 5", "--task"),
