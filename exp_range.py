@@ -289,23 +289,25 @@ def report(args):
 
 
 def print_dial(name, found, args, tier):
-    """One task: a row a model, a column a stride; and the figure."""
+    """One task: a row a model, a column a distance to which neighbours are sent; and the figure."""
     if not found:
         return
     cells = records.grouped(found, lambda r: (label(r["model"], r["cell"]), r["cell"]["stride"]))
     rows = dict.fromkeys(row for row, _ in cells)
-    strides = sorted({s for _, s in cells}, key=lambda s: (s == "random", s))
-    print(f"{data.TITLES[name]}: test accuracy in % ± standard error\n")
+    L = (exp_multitask.MINI_LENGTH if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
+    apart = {s: L if s == "random" else max(1, L // s) if s > 1 else 1 for _, s in cells}
+    strides = sorted(apart, key=apart.get)
+    words = [f"{'anywhere' if s == 'random' else f'{apart[s]} apart'}, s={s}" for s in strides]
+    print(f"{data.TITLES[name]}: test accuracy in % ± standard error, by where neighbours are sent\n")
     table = [[row, *(dial_text(cells.get((row, s))) for s in strides)] for row in rows]
-    print(markdown(["", *(f"s={s}" for s in strides)], table) + "\n")
+    print(markdown(["", *words], table) + "\n")
     figure, axis = records.pyplot().subplots(figsize=(7, 4), layout="constrained")
     for row in rows:
         there = [i for i, s in enumerate(strides) if (row, s) in cells]
         y, error = 100 * np.array([records.mean_and_error(cells[row, strides[i]]) for i in there]).T
-        axis.errorbar(there, y, yerr=error, fmt="o-", label=row.removesuffix(", no techniques"))
-    L = (exp_multitask.MINI_LENGTH if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
-    apart = {s: "anywhere" if s == "random" else f"{max(1, L // s) if s > 1 else 1} apart" for s in strides}
-    axis.set_xticks(range(len(strides)), [f"s={s}\n{words}" for s, words in apart.items()])
+        style = dict(color=records.GREY, fmt="o--") if row.startswith(BAG) else dict(fmt="o-")
+        axis.errorbar(there, y, yerr=error, label=row.removesuffix(", no techniques"), **style)
+    axis.set_xticks(range(len(strides)), [text.replace(", ", "\n") for text in words])
     axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
