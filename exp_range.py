@@ -201,7 +201,7 @@ def figure_range(args):
             start = models.SequenceModel(**state["arguments"])
             shapes = dict(trained=(model, False), untrained=(start, False), shuffled=(model, True))
             sizes = {k: interactions(m, task, distances, shuffle=s) for k, (m, s) in shapes.items()}
-            lines[f"{key} ({r['test_acc']:.1%})"] = sizes["trained"]
+            lines[f"{key} ({r['test_acc']:.1%})"] = sizes
             for what, values in sizes.items():
                 mean, most = summarised(distances, values, task.max_length)
                 rows.append([key, what, f"{r['test_acc']:.1%}", f"{mean:.0f}", most])
@@ -238,9 +238,12 @@ def figure_pairs(args):
 def plot_range(distances, lines, title, path):
     plt = records.pyplot()
     figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
-    for key, sizes in lines.items():
-        axis.plot(distances, sizes / max(sizes.max(), 1e-300), ".-", label=key)
-    axis.set(xscale="log", yscale="log", xlabel="distance of two positions", ylim=(1e-5, 2))
+    for i, (key, sizes) in enumerate(lines.items()):
+        for what, style, words in (("untrained", ":", None), ("trained", ".-", key)):
+            y = sizes[what] / max(sizes[what].max(), 1e-300)
+            axis.plot(distances, y, style, color=f"C{i}", label=words)
+    axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
+    axis.set(xlabel="distance of two positions (dotted: the untrained model)")
     axis.set(ylabel="interaction / its maximum", title=f"{title}: how far apart do positions interact?")
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
