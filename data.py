@@ -318,9 +318,10 @@ def packed(root, task, made, make, **more):
 
 
 def ragged(documents):
-    """List of bytes -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
+    """List of bytes or arrays of them -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    return torch.from_numpy(np.frombuffer(b"".join(documents), np.uint8).copy()), torch.from_numpy(offsets)
+    tokens = np.frombuffer(bytearray().join(documents), np.uint8)
+    return torch.from_numpy(tokens), torch.from_numpy(offsets)
 
 
 @functools.cache
@@ -331,14 +332,11 @@ def fixed_order(n, device="cpu"):
 
 def select(split, index, docs=1):
     """The examples `index` of a ragged split, in that order, as a new Split."""
-    index = torch.as_tensor(index)
+    index, tokens = torch.as_tensor(index), split.tokens.numpy()
     rows = document_rows(index, docs)
     bounds = zip(split.offsets[rows].tolist(), split.offsets[rows + 1].tolist())
     # Document by document: an index for each token would take 24 times the memory of the tokens.
-    tokens = torch.cat([split.tokens[:0], *(split.tokens[start:stop] for start, stop in bounds)])
-    lengths = split.offsets.diff()[rows]
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return Split(tokens, offsets, split.label[index])
+    return Split(*ragged([tokens[start:stop] for start, stop in bounds]), split.label[index])
 
 
 def joined(*splits):
@@ -913,13 +911,11 @@ def check(name, root, mini=False):
     }
 
 
-def show(name, root, path):
-    """Save a picture of a task's examples to `path` (PNG)."""
-    import matplotlib
+def show(name, root):
+    """Save a picture of a task's examples to <root>/<name>.png."""
+    import records  # which knows about figures, and much that data need not know
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = records.pyplot()
     if name == "image" or name in PATHFINDER_SIZE:
         figure = plt.figure(figsize=(12, 12.6), layout="constrained")
         for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
@@ -931,9 +927,7 @@ def show(name, root, path):
         draw = draw_listops if name == "listops" else draw_lengths
         draw(figure.subplots(), load(name, root))
         figure.legend(loc="outside lower right", ncols=4)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    records.save_figure(figure, root / f"{name}.png")
 
 
 def pictures(name, root):
@@ -1031,8 +1025,7 @@ def attend_to(name, args):
     elif args.check:
         print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n", flush=True)
     elif args.show:
-        show(name, root, root / f"{name}.png")
-        print(root / f"{name}.png", flush=True)
+        show(name, root)
     elif args.fetch and name not in ARCHIVES:
         print(f"{name}: nothing to fetch, --prepare generates it", flush=True)
     else:
