@@ -339,13 +339,6 @@ def select(split, index, docs=1):
     return Split(*ragged([tokens[start:stop] for start, stop in bounds]), split.label[index])
 
 
-def joined(*splits):
-    """The examples of some splits, one after the other, as a new Split."""
-    tokens, offsets, label = zip(*splits)
-    lengths = torch.cat([edges.diff() for edges in offsets])
-    return Split(torch.cat(tokens), torch.cat([lengths[:1] * 0, lengths.cumsum(0)]), torch.cat(label))
-
-
 def example_keys(split, docs=1):
     """A number for each example (of a pair, for both documents), equal for equal ones."""
     tokens = split.tokens.numpy()
@@ -464,8 +457,9 @@ def load_symbols(root, name, mini=False, limit=None):
         generate = functools.partial(listops_splits, seed=0, lengths=lengths)
         splits, source = packed(root, pack, "generated", lambda: generate(counts), seed=0)
         if (limit or 0) > counts["train"]:
-            fresh = generate(counts | {"fresh": limit - counts["train"]})["fresh"]
-            splits["train"] = joined(splits["train"], fresh)
+            fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
+            whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
+            splits["train"] = select(whole, torch.cat([torch.arange(counts["train"]), fresh]))
     else:
         pack = "listops-official" if name == "listops" else name
         made = "aclImdb" if name == "text" else "lra_release"
@@ -667,9 +661,11 @@ def pathfinder_splits(sets):
         n = len(label)
         for split, index in zip(SPLITS, fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])):
             index = index.sort().values.numpy()  # memory-mapped images are read front to back
-            splits[split] = image_split(images[index], label[index])
+            splits[split] = images[index], label[index]
         train.append(splits["train"])
-    return splits | ({"train": joined(*train)} if len(train) > 1 else {})
+    if len(train) > 1:
+        splits["train"] = map(np.concatenate, zip(*train))
+    return {split: image_split(*arrays) for split, arrays in splits.items()}
 
 
 # ------------------------------------------------------------------------------------------ smoke
