@@ -391,19 +391,16 @@ def images(cifar):
 def test_cifar_is_split_turned_grey_and_kept_in_colour(cifar, images, capsys):
     order = torch.randperm(50_000, generator=seeded(42))
     number = {"train": order[:45_000], "val": order[45_000:], "test": torch.arange(50_000, 60_000)}
-    colours = data.load("scifar", cifar)
+    colours, colour = data.load("scifar", cifar), torch.tensor([[7, 11, 13], [1, 3, 5]])
     assert colours.max_length == 3072 and colours.channels == 3 and colours.rgb is None
     assert "not the official CIFAR-10 labels" in capsys.readouterr().out
     for name, n in number.items():
-        colour = torch.tensor([[7, 11, 13], [1, 3, 5]])
         rgb = n[:9, None, None] * colour[0] + torch.arange(1024)[:, None] * colour[1]
         rgb = (rgb % 256).byte().numpy()
         assert np.array_equal(colours.splits[name].tokens[: 9 * 3072].view(9, 1024, 3), rgb)
         grey = np.stack([Image.fromarray(image.reshape(32, 32, 3)).convert("L") for image in rgb])
         assert np.array_equal(images.splits[name].tokens[: 9 * 1024].view(9, 32, 32), grey)
         assert torch.equal(images.splits[name].label, n % 10) and len(colours.splits[name].label) == len(n)
-    lattice = np.stack(np.meshgrid(*[np.arange(0, 256, 5)] * 3), -1).reshape(1, -1, 3).astype(np.uint8)
-    assert np.array_equal(data.grey(lattice), np.asarray(Image.fromarray(lattice).convert("L")))
     assert len(data.limited(images, 1).rgb) == 1
     few, kept = data.limited(images, 40), order[:45_000][data.fixed_order(45_000)[:40]]
     for task, n in ((images, order[:40]), (few, kept)):  # colours, grey values, labels: of the same images
@@ -546,8 +543,7 @@ def test_flags_that_a_task_cannot_follow_are_refused_at_once(name, given, words)
         data.require(["text", name] if "max_length" in given else ["image", name], flags(**given))
 
 
-def main(*argv):
-    return exit_code(data.main, *argv)
+main = functools.partial(exit_code, data.main)
 
 
 def test_the_command_line_prepares_checks_shows_and_refuses(tmp_path, monkeypatch, capsys):
@@ -584,6 +580,8 @@ def test_retrieval_is_fetched_only_where_it_is_missing(tmp_path, monkeypatch, ca
 
 
 def test_check_counts_what_stands_in_two_splits(tmp_path):
+    (tmp_path / "pathfinder16-easy").mkdir()
+    assert [data.is_present("pathfinder", tmp_path, mini) for mini in (True, False)] == [True, False]
     texts = dict(train=[b"a", b"b"], val=[b"c", b"b"], test=[b"a", b"c"])
     splits = {split: data.Split(*data.ragged(two), torch.arange(2)) for split, two in texts.items()}
     data.packed(tmp_path, "text", "aclImdb", lambda: splits)
