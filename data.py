@@ -1009,7 +1009,8 @@ def main(argv=None):
         except (DataError, OSError) as error:  # does not keep the other tasks from their turn
             print(f"error: {error}", file=sys.stderr)
             code = 2
-    parser.exit(code)
+    if code:
+        parser.exit(code)
 
 
 def attend_to(name, args):
