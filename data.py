@@ -8,17 +8,7 @@ Knows no model.
 
 Every data set is small enough to live on the device: symbols end to end as uint8 with offsets ("ragged"), so
 a batch is one index gather, and padding (id 0) exists only inside a batch. Ids are `symbol + first_id`.
-
-| task       | what it is                        | train / val / test       | positions | classes | ids     |
-|------------|-----------------------------------|--------------------------|-----------|---------|---------|
-| listops    | nested MIN MAX MED SM expressions | 96,000 / 2,000 / 2,000   | <= 2,000  | 10      | 2 + 15  |
-| text       | IMDB reviews as bytes             | 22,500 / 2,500 / 25,000  | <= 4,096  | 2       | 3 + 256 |
-| retrieval  | pairs of AAN papers as bytes      | 147,086 / 18,090 / 17,437| <= 4,096  | 2       | 3 + 256 |
-| image      | CIFAR-10, grey, as a sequence     | 45,000 / 5,000 / 10,000  | 1,024     | 10      | 3 + 256 |
-| scifar     | CIFAR-10: R, G, B at a position   | 45,000 / 5,000 / 10,000  | 1,024 x 3 | 10      | 3 + 256 |
-| pathfinder | 32 x 32, are the discs connected? | 480,000 / 20,000 / 20,000| 1,024     | 2       | 2 + 256 |
-| pathx      | the same at 128 x 128             | 160,000 / 20,000 / 20,000| 16,384    | 2       | 2 + 256 |
-| pathx256   | the same at 256 x 256             | 160,000 / 20,000 / 20,000| 65,536    | 2       | 2 + 256 |
+docs/data.md says what the tasks are and where their files are looked for.
 """
 
 import argparse
@@ -38,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from tqdm import tqdm
 
 import listops
@@ -56,6 +47,10 @@ SHAPES = {  # of each task: arguments of Task
     "scifar": dict(classes=10, vocab=259, first_id=3, max_length=3072, channels=3),
     **{name: dict(classes=2, vocab=258, first_id=2, max_length=w * w) for name, w in PATHFINDER_SIZE.items()},
 }
+TITLES = dict(listops="ListOps", text="Text", retrieval="Retrieval", image="Image", scifar="sCIFAR")
+TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  # of tables and figures
+TECHNIQUE = dict(listops="shuffling", text="denoising", retrieval="denoising", image="augmentation")
+TECHNIQUE |= dict(pathfinder="three sets")  # what paper A adds to the optimiser (Section 3); see load
 EXPECTED = {  # examples of the official files; official data with others are refused
     "listops": {"train": 96_000, "val": 2_000, "test": 2_000},
     "text": {"train": 22_500, "val": 2_500, "test": 25_000},
@@ -91,8 +86,7 @@ class Batch(NamedTuple):
     positions: torch.Tensor | None = None
 
     def cut(self, start, stop):
-        """Examples start to stop, never inside a pair, with the counts of the whole: the losses of the parts
-        add up to the loss of the batch."""
+        """Examples start to stop, with the counts of the whole: losses of parts add up to the batch's."""
         rows = slice(start * self.docs, stop * self.docs)
         whole = {k: getattr(self, k) for k in ("tokens", "mask", "target", "selected")}
         cut = {k: x[rows] for k, x in whole.items() if x is not None}
@@ -111,8 +105,8 @@ class Batch(NamedTuple):
 
 
 def share_of(n, rank, ranks):
-    """(start, stop, copies): the examples of a batch of n that process `rank` of `ranks` computes, and how
-    many processes compute the same ones: all of them if n < ranks, for an empty share would be a deadlock."""
+    """(start, stop, copies): which of a batch's n examples process `rank` of `ranks` computes, and how many
+    processes compute the same: all of them if n < ranks, for an empty share would be a deadlock."""
     return (0, n, ranks) if n < ranks else (rank * n // ranks, (rank + 1) * n // ranks, 1)
 
 
@@ -164,19 +158,17 @@ class Task:
 
     def tested_on(self, n):
         """The task with n test examples (None: all); see first_of."""
-        return self if n is None else replace(self, test=first_of(self, "test", n, "--limit-test"))
+        return self if n is None else first_of(self, "test", n, "--limit-test")
 
     def to(self, device):
         splits = {name: Split(*(t.to(device) for t in split)) for name, split in self.splits.items()}
         return replace(self, **splits)
 
     def plan(self, batch_size, order, bucket=True):
-        """One training epoch as a list of index tensors that covers every example exactly once.
-
-        With `bucket`, a shuffled epoch is sorted by length inside pools of 50 batches and the batches are
-        shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 % padding), and still
-        others meet every epoch. `order` is a CPU generator of its own: no model change reshuffles the data.
-        """
+        """One training epoch as a list of index tensors that covers every example once, in an order drawn
+        from `order`, a CPU generator. With `bucket` it is sorted by length inside pools of 50 batches and the
+        batches are shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 %
+        padding), and still others meet every epoch."""
         lengths = self.lengths["train"]
         index = torch.randperm(len(lengths), generator=order)
         if bucket and lengths.min() < lengths.max():
@@ -188,9 +180,8 @@ class Task:
     def training_batches(self, plan, noise, epoch, rank=0, ranks=1):
         """Augmented (and corrupted) batches of a plan; of each, the share of process `rank` of `ranks`.
 
-        `noise` is a generator on the data's device. All ranks draw for the whole batch and then take their
-        share, so that their number does not change what is drawn. With colour augmentation each image draws
-        from its own stream (seed, epoch, index) instead, on its own rank alone.
+        All ranks draw from `noise`, a generator on the data's device, for the whole batch, so that their
+        number does not change what is drawn. With colour augmentation each image has its own stream instead.
         """
         coloured = self.rgb is not None
         plain = (self.gather("train", index) for index in plan)
@@ -201,8 +192,8 @@ class Task:
             yield batch if coloured or ranks == 1 else batch.share(rank, ranks)
 
     def evaluation_batches(self, split, positions=1 << 16, rank=0, ranks=1):
-        """Clean batches of about `positions` padded positions each, shortest documents first: hardly
-        any padding. Each of `ranks` processes gets every ranks-th."""
+        """Clean batches of about `positions` padded positions each, shortest documents first: hardly any
+        padding. Each of `ranks` processes gets every ranks-th."""
         lengths = self.lengths[split]
         index, plan = lengths.argsort(stable=True), []
         while len(index):
@@ -239,8 +230,7 @@ class Task:
 
 
 def full_mask(rows, length, device):
-    """A mask (rows, length) that is True everywhere: one value repeated by strides of 0, from which
-    models.surely_full knows that there is nothing to mask."""
+    """A mask (rows, length) that is True everywhere, of strides 0: models.surely_full knows it by them."""
     return torch.ones(1, 1, dtype=torch.bool, device=device).expand(rows, length)
 
 
@@ -270,8 +260,7 @@ def strided(batch, stride, channels=1):
 
     Of L positions the first n = L - L % stride move, i to (i % stride) * (n // stride) + i // stride, so that
     neighbours come to lie n // stride apart; the rest and the padding stay. On a square image of that side it
-    is the transpose. stride "random": a permutation of all L, fixed for each L. 1: the batch itself. Applied
-    last, in training and evaluation alike, to ids, targets and selected places together.
+    is the transpose. stride "random": a permutation of all L, fixed for each L.
     """
     if stride == 1:
         return batch
@@ -294,8 +283,7 @@ def strided(batch, stride, channels=1):
 
 
 def described(splits, made):
-    """The `source` of a task whose splits were made by `made`. Two runs of one hash have seen the same
-    data."""
+    """The `source` of a task whose splits were made by `made`. Runs of one hash have seen the same data."""
     digest = hashlib.sha256()
     for array in (array for name in SPLITS for array in splits[name]):
         digest.update(np.ascontiguousarray(array))
@@ -303,66 +291,52 @@ def described(splits, made):
     return {"from": made, "counts": counts, "hash": digest.hexdigest()}
 
 
-def packed(root, task, make):
-    """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, make() -> ({split:
-    Split}, what the source says besides) is called and the folder written, whole or not at all. Raises
-    DataError for a folder of another task or with bytes that differ from its manifest."""
+def packed(root, task, made, make, **more):
+    """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, it is written from
+    make() -> {split: Split}, whole or not at all; the source says `made` and `more` of it. Raises DataError
+    for a folder of another task or with bytes that differ from its manifest."""
     folder = root / "packed" / task
     with making(folder) as private:
         if private:
-            splits, more = make()
+            splits = make()
             private.mkdir()
             for name, part in product(SPLITS, Split._fields):
                 np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-            manifest = {"task": task} | described(splits, "") | more
+            manifest = {"task": task} | described(splits, made) | more
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
             arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
             splits[name] = Split(*map(torch.from_numpy, arrays))
-        if manifest | {"task": task} | described(splits, manifest["from"]) == manifest:
+        if manifest == {"task": task} | described(splits, made) | more:
             return splits, manifest
-        fault = f"holds other data than its manifest says, or not those of '{task}'"
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
-        fault = f"is incomplete or unreadable ({error})"
-    raise DataError(f"{folder} {fault}; delete it to have it made again, or choose another --data-dir")
-
-
-# Where the folders of an unpacked release lie: it holds itself once more, and everyone uses the inner one.
-RELEASE = ("lra_release/lra_release", "lra_release", "")
+        raise ValueError(f"other data than its manifest says, or not those of '{task}'")
+    except (OSError, ValueError, TypeError, EOFError) as error:
+        remedy = "delete it to have it made again, or choose another --data-dir"
+        raise DataError(f"{folder} is incomplete or unreadable ({error}); {remedy}") from error
 
 
 def ragged(documents):
-    """List of bytes -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
+    """List of bytes or arrays of them -> (tokens uint8 (total,), offsets int64 (n + 1,))."""
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    return torch.from_numpy(np.frombuffer(b"".join(documents), np.uint8).copy()), torch.from_numpy(offsets)
+    tokens = np.frombuffer(bytearray().join(documents), np.uint8)
+    return torch.from_numpy(tokens), torch.from_numpy(offsets)
 
 
 @functools.cache
 def fixed_order(n, device="cpu"):
-    """The permutation of n examples that splits and smaller training sets are cut from: always the same
-    one, so that splits never change and smaller sets are nested."""
+    """The permutation of n examples that splits and smaller sets are cut from: always the same one."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(42)).to(device)
 
 
 def select(split, index, docs=1):
     """The examples `index` of a ragged split, in that order, as a new Split."""
-    index = torch.as_tensor(index)
+    index, tokens = torch.as_tensor(index), split.tokens.numpy()
     rows = document_rows(index, docs)
     bounds = zip(split.offsets[rows].tolist(), split.offsets[rows + 1].tolist())
     # Document by document: an index for each token would take 24 times the memory of the tokens.
-    tokens = torch.cat([split.tokens[:0], *(split.tokens[start:stop] for start, stop in bounds)])
-    lengths = split.offsets.diff()[rows]
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    return Split(tokens, offsets, split.label[index])
-
-
-def joined(*splits):
-    """The examples of some splits, one after the other, as a new Split."""
-    tokens, offsets, label = zip(*splits)
-    lengths = torch.cat([edges.diff() for edges in offsets])
-    return Split(torch.cat(tokens), torch.cat([lengths[:1] * 0, lengths.cumsum(0)]), torch.cat(label))
+    return Split(*ragged([tokens[start:stop] for start, stop in bounds]), split.label[index])
 
 
 def example_keys(split, docs=1):
@@ -371,9 +345,35 @@ def example_keys(split, docs=1):
     return [hash(tokens[start:stop].tobytes()) for start, stop in pairwise(split.offsets[::docs].tolist())]
 
 
-def require_official(name, splits, folder):
-    """Raise DataError for official files that are cut, or hold the same examples twice (one file under two
-    names, a row many times). The real ones have few duplicates: 0.5 % of IMDB."""
+# ------------------------------------------------------------------------------------------ official files
+
+# Where the folders of an unpacked release lie: it holds itself once more, and everyone uses the inner one.
+RELEASE = ("lra_release/lra_release", "lra_release", "")
+AAN_FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in zip(SPLITS, ("train", "eval", "test"))}
+# label, id1, id2, text1, text2 with tabs between
+AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]+)\2\tb(['"])([^\t]+)\4[\r\n]*""")
+
+
+def released(root, name):
+    """The folder `name` of the unpacked release, or None."""
+    return next((root / top / name for top in RELEASE if (root / top / name).is_dir()), None)
+
+
+def read_official(root, name):
+    """{split: Split} of the official files of ListOps, Text or Retrieval. Raises DataError for files that are
+    cut, or hold the same examples twice (one file under two names, a row many times). The real ones have few
+    duplicates: 0.5 % of IMDB."""
+    if name == "text":
+        fetch_archive(root, ARCHIVES["text"])
+        folder = root / "aclImdb"
+        splits = read_imdb(folder)
+    elif name == "retrieval":
+        folder = find_aan(root)
+        splits = {split: read_aan_tsv(folder / file) for split, file in AAN_FILES.items()}
+    else:
+        folder = released(root, "listops-1000")
+        files = {split: listops.read_listops_tsv(folder / f"basic_{split}.tsv") for split in SPLITS}
+        splits = {split: Split(*map(torch.from_numpy, arrays)) for split, arrays in files.items()}
     seen = set()
     for split, expected in EXPECTED[name].items():
         keys = example_keys(splits[split], SHAPES[name].get("docs", 1))
@@ -384,50 +384,7 @@ def require_official(name, splits, folder):
                 f"{folder} holds {len(keys):,} examples for {split}, {len(new):,} of them new, instead of "
                 f"{expected:,}; it is not the official data of {name}, get it again"
             )
-
-
-# ------------------------------------------------------------------------------------------ listops
-
-
-def listops_splits(counts, seed, progress=True, lengths=listops.LISTOPS_LENGTHS):
-    """counts {name: n} -> {name: Split}: the generator's examples cut in pieces."""
-    examples = listops.generate_listops(sum(counts.values()), seed, progress, lengths)
-    whole = Split(*map(torch.from_numpy, examples))
-    pieces = torch.arange(len(whole.label)).split([*counts.values()])
-    return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
-
-
-def load_listops(root, mini=False, limit=None):
-    """LRA's own files where they are, else our own examples; in the mini tier always our own, short ones.
-    A limit above the training set's size adds fresh examples, those that the generator makes next."""
-    counts, lengths = EXPECTED["listops"], listops.LISTOPS_LENGTHS
-    if mini:
-        counts, lengths = MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
-    places = [root / top / "listops-1000" for top in RELEASE]
-    official = next((place for place in places if place.is_dir()), None)
-
-    def generate():
-        return listops_splits(counts, 0, lengths=lengths), {"from": "generated", "seed": 0}
-
-    def read():
-        files = {split: listops.read_listops_tsv(official / f"basic_{split}.tsv") for split in counts}
-        splits = {split: Split(*map(torch.from_numpy, arrays)) for split, arrays in files.items()}
-        require_official("listops", splits, official)
-        return splits, {"from": "lra_release"}
-
-    # The official examples are packed under a name of their own: under the common one, examples that were
-    # generated before would be taken for them. Once packed, their files may go.
-    if not mini and (official or (root / "packed" / "listops-official").exists()):
-        splits, source = packed(root, "listops-official", read)
-    else:
-        splits, source = packed(root, "listops-mini" if mini else "listops", generate)
-        if (limit or 0) > counts["train"]:
-            more = listops_splits(counts | {"fresh": limit - counts["train"]}, 0, lengths=lengths)
-            splits["train"] = joined(splits["train"], more["fresh"])
-    return Task("listops", **SHAPES["listops"], **splits, source=source)
-
-
-# ------------------------------------------------------------------------------------------ text, retrieval
+    return splits
 
 
 def read_imdb(folder):
@@ -450,11 +407,6 @@ def read_imdb(folder):
         sets[split] = Split(*ragged(texts), torch.arange(2).repeat_interleave(each))
     train, val = fixed_order(2 * each).split([counts["train"], counts["val"]])
     return {"train": select(sets["train"], train), "val": select(sets["train"], val), "test": sets["test"]}
-
-
-AAN_FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in zip(SPLITS, ("train", "eval", "test"))}
-# label, id1, id2, text1, text2 with tabs between
-AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]+)\2\tb(['"])([^\t]+)\4[\r\n]*""")
 
 
 def find_aan(root):
@@ -484,21 +436,34 @@ def read_aan_tsv(path, limit=4096):
     return Split(*ragged(documents), torch.tensor(label))
 
 
-def load_texts(root, name):
-    """Text or Retrieval."""
+def listops_splits(counts, seed, progress=True, lengths=listops.LISTOPS_LENGTHS):
+    """counts {name: n} -> {name: Split}: the generator's examples cut in pieces."""
+    examples = listops.generate_listops(sum(counts.values()), seed, progress, lengths)
+    whole = Split(*map(torch.from_numpy, examples))
+    pieces = torch.arange(len(whole.label)).split([*counts.values()])
+    return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
 
-    def make():
-        if name == "text":
-            fetch_archive(root, ARCHIVES["text"])
-            folder = root / "aclImdb"
-            splits = read_imdb(folder)
-        else:
-            folder = find_aan(root)
-            splits = {split: read_aan_tsv(folder / file) for split, file in AAN_FILES.items()}
-        require_official(name, splits, folder)
-        return splits, {"from": "aclImdb" if name == "text" else "lra_release"}
 
-    splits, source = packed(root, name, make)
+def load_symbols(root, name, mini=False, limit=None):
+    """ListOps, Text or Retrieval. ListOps is LRA's own files where they are, else generated; in the mini tier
+    always generated, and short. A limit above their number adds those that the generator makes next."""
+    # The official examples are packed under a name of their own: under the common one, examples that were
+    # generated before would be taken for them. Once packed, their files may go.
+    official = released(root, "listops-1000") or (root / "packed" / "listops-official").exists()
+    if name == "listops" and (mini or not official):
+        pack, counts, lengths = "listops", EXPECTED["listops"], listops.LISTOPS_LENGTHS
+        if mini:
+            pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
+        generate = functools.partial(listops_splits, seed=0, lengths=lengths)
+        splits, source = packed(root, pack, "generated", lambda: generate(counts), seed=0)
+        if (limit or 0) > counts["train"]:
+            fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
+            whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
+            splits["train"] = select(whole, torch.cat([torch.arange(counts["train"]), fresh]))
+    else:
+        pack = "listops-official" if name == "listops" else name
+        made = "aclImdb" if name == "text" else "lra_release"
+        splits, source = packed(root, pack, made, lambda: read_official(root, name))
     return Task(name, **SHAPES[name], **splits, source=source)
 
 
@@ -525,13 +490,9 @@ def read_cifar(folder):
 
 
 def grey(rgb):
-    """RGB uint8 (..., 3) -> grey uint8 (...), with the weights and the rounding of Pillow's mode "L"."""
-    values = np.empty(rgb.shape[:-1], np.uint8)
-    for start in range(0, len(rgb), 1000):  # all at once, in 32 bits, takes ten times as long
-        piece = slice(start, start + 1000)
-        r, g, b = (rgb[piece, ..., i].astype(np.uint32) for i in range(3))
-        values[piece] = (19595 * r + 38470 * g + 7471 * b + 32768) >> 16
-    return values
+    """RGB uint8 (n, ..., 3) -> grey uint8 (n, ...) by Pillow, as torchvision makes it."""
+    image = Image.fromarray(rgb.reshape(len(rgb), -1, 3)).convert("L")
+    return np.array(image).reshape(rgb.shape[:-1])
 
 
 def image_split(pixels, label):
@@ -564,8 +525,7 @@ def load_image(root, name="image", mini=False):
     splits = {split: image_split(pixels[i], label[i]) for split, i in index.items()}
     # Where the labels are the official ones the pixels alone are hashed: they tell copies apart.
     digest = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
-    counts = {split: len(i) for split, i in index.items()}
-    source = {"from": "cifar-10-batches-bin", "counts": counts, "hash": digest, "official": official}
+    source = described(splits, "cifar-10-batches-bin") | {"hash": digest, "official": official}
     coloured = rgb[index["train"]] if name == "image" else None
     return Task(name, **SHAPES[name], **splits, source=source, rgb=coloured)
 
@@ -605,8 +565,7 @@ def paper_augmentation():
 
 
 def posterize(image, bits):
-    """Keep the upper `bits` of every channel of a PIL image, 0 to 8. Pillow's own refuses 0, which the
-    paper's range contains: a black image."""
+    """Keep the upper `bits` of each channel of a PIL image, 0 to 8. Pillow's own refuses 0: a black image."""
     kept = 256 - (1 << (8 - bits))
     return image.point(lambda value: value & kept)
 
@@ -619,8 +578,6 @@ class AugmentedImages(torch.utils.data.Dataset):
         self.rgb, self.seed = rgb, seed
 
     def __getitem__(self, item):
-        from PIL import Image
-
         epoch, i = item
         stream = np.random.SeedSequence((self.seed, epoch, i)).generate_state(1, np.uint64)[0]
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
@@ -630,8 +587,7 @@ class AugmentedImages(torch.utils.data.Dataset):
 
 
 def augmented_images(task, plan, epoch, rank=0, ranks=1):
-    """Batches of a plan (of each, one rank's share) with paper A's augmentation, computed by worker processes
-    ahead of the training step."""
+    """Batches of a plan (of each, one rank's share), augmented by worker processes ahead of the step."""
     shares = [index[slice(*share_of(len(index), rank, ranks)[:2])].tolist() for index in plan]
     here = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # processes that share this machine's cores
     loader = torch.utils.data.DataLoader(
@@ -652,8 +608,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
 
 
 def ignore_signals(worker):
-    """Workers ignore SIGTERM and SIGINT, which reach the whole process group; the loop stops them after its
-    checkpoint."""
+    """SIGTERM and SIGINT reach the whole process group; the loop stops its workers after the checkpoint."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
@@ -683,15 +638,15 @@ def load_pathfinder(root, name, levels, mini=False):
     n = pathfinder.OFFICIAL_IMAGES
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
         n, size, wanted = 40_000, 16, ("easy",)
-    places = [root / top / f"pathfinder{size}" for top in RELEASE]
-    official = next((place for place in places if (place / pathfinder.FOLDERS["hard"]).is_dir()), None)
+    hard = released(root, f"pathfinder{size}/{pathfinder.FOLDERS['hard']}")
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
-    if mini or not (official or any(pack.exists() for pack in packs.values())):
+    if mini or not (hard or any(pack.exists() for pack in packs.values())):
         source = {"from": "generated", "seed": 0}
         sets = [pathfinder.generate_set(root / f"pathfinder{size}-{x}", size, x, n) for x in wanted]
     else:  # once the folder is gone its packed levels stay; what is not packed is then refused
         source = {"from": "lra_release"}
-        sets = [pathfinder.pack_png_folder(packs[x], official or places[-1], size, x) for x in wanted]
+        official = hard.parent if hard else root / f"pathfinder{size}"
+        sets = [pathfinder.pack_png_folder(packs[x], official, size, x) for x in wanted]
     splits = pathfinder_splits(sets)
     source["hash"] = hashlib.sha256("".join(digest for _, _, digest in sets).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
@@ -706,9 +661,11 @@ def pathfinder_splits(sets):
         n = len(label)
         for split, index in zip(SPLITS, fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])):
             index = index.sort().values.numpy()  # memory-mapped images are read front to back
-            splits[split] = image_split(images[index], label[index])
+            splits[split] = images[index], label[index]
         train.append(splits["train"])
-    return splits | ({"train": joined(*train)} if len(train) > 1 else {})
+    if len(train) > 1:
+        splits["train"] = map(np.concatenate, zip(*train))
+    return {split: image_split(*arrays) for split, arrays in splits.items()}
 
 
 # ------------------------------------------------------------------------------------------ smoke
@@ -760,61 +717,39 @@ def smoke_task(name):
 
 # ------------------------------------------------------------------------------------------ load
 
-# fmt: off
-TITLES = dict(  # as tables and figures name them
-    listops="ListOps", text="Text", retrieval="Retrieval", image="Image", pathfinder="Pathfinder",
-    pathx="Path-X", pathx256="Path-X-256", scifar="sCIFAR",
-)
-TECHNIQUE = dict(  # what paper A trains each task with besides the optimiser (Section 3); see load
-    listops="shuffling", text="denoising", retrieval="denoising", image="augmentation",
-    pathfinder="three sets",
-)
-# fmt: on
-AUGMENTATIONS = {  # that change a task's training examples; "none" where "paper" is something
-    "listops": ("paper", "none"),  # shuffling
-    "image": ("paper", "flip", "d4", "none"),
-    **{name: ("flip", "d4") for name in PATHFINDER_SIZE},
-}
-
 
 def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None, max_length=None,
          smoke=False, mini=False, stride=1, seed=0):  # fmt: skip
     """The task `name`, ready to train on.
 
     root        data folder; what is missing is generated or fetched into it, once
-    augment     training examples: "paper" (the paper's own: ListOps shuffling, CIFAR-10 AutoAugment), "none",
-                and for grey images "flip" (left-right) and "d4" (the eight poses of the square)
+    augment     training examples: "paper" (ListOps shuffling, CIFAR-10 AutoAugment), "none", and for grey
+                images "flip" (left-right) and "d4" (the eight poses of the square)
     denoise     corrupt training batches for paper A's denoising loss (the texts)
     levels      Pathfinder: train on "all" three difficulties (paper A) or on "hard" alone
-    limit       keep so many training examples, smaller sets nested in larger ones, and no more validation
-                examples than those: watching a reduced run must not cost more than training it. The test set
-                stays whole. Of our own ListOps more than the set has are made
+    limit       keep so many training examples, smaller sets nested in larger ones, and no more for validation
+                than those; all test examples. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
     mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
                 pixels; with the accuracy of rules that need no model in task.source["baselines"]
-    stride      order of the positions: 1 as they are, n neighbours far apart, "random"; see strided
+    stride      order of the positions: 1 as they are, else see strided
     seed        of the per-image augmentation streams
 
-    Raises DataError, with one sentence, for data that cannot be had or is damaged.
+    Raises DataError for data that cannot be had or are damaged.
     """
     root = Path(root)
     require_flags(name, None if augment in ("paper", "none") else augment, max_length)
-    try:
-        if smoke:
-            task = smoke_task(name)
-        elif mini and name not in MINI_LENGTHS:
-            raise DataError(f"--mini: there is no mini {name}; choose another task or leave --mini out")
-        elif name == "listops":
-            task = load_listops(root, mini, limit)
-        elif name in PATHFINDER_SIZE:
-            task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard", mini)
-        elif name in ("image", "scifar"):
-            task = load_image(root, name, mini)
-        else:
-            task = load_texts(root, name)
-    except OSError as error:
-        raise DataError(f"cannot read {error.filename or root}: {error.strerror or error}") from error
+    if smoke:
+        task = smoke_task(name)
+    elif mini and name not in MINI_LENGTHS:
+        raise DataError(f"--mini: there is no mini {name}; choose another task or leave --mini out")
+    elif name in PATHFINDER_SIZE:
+        task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard", mini)
+    elif name in ("image", "scifar"):
+        task = load_image(root, name, mini)
+    else:
+        task = load_symbols(root, name, mini, limit)
     if mini and not smoke:
         task.source["baselines"], max_length = baselines(task), max_length or MINI_LENGTHS[name]
     return dressed(task, augment, denoise, limit, max_length, stride, seed)
@@ -840,28 +775,24 @@ def dressed(task, augment="none", denoise=False, limit=None, max_length=None, st
 
 def limited(task, limit):
     """The task with so many training examples, and no more validation examples than those; see load."""
-    train, val = first_of(task, "train", limit, "--limit"), task.val
-    if limit < len(val.label):
-        val = first_of(task, "val", limit, "--limit")
     rgb = None if task.rgb is None else task.rgb[fixed_order(len(task.rgb))[:limit].numpy()]
-    return replace(task, train=train, val=val, rgb=rgb, limit=limit)
+    task = replace(first_of(task, "train", limit, "--limit"), rgb=rgb, limit=limit)
+    return first_of(task, "val", limit, "--limit") if limit < len(task.val.label) else task
 
 
 def first_of(task, split, n, flag):
-    """The first n examples of a split in fixed_order, so that fewer are part of more. Raises DataError, which
-    names the flag, where there are fewer than n."""
+    """The task with the first n examples of a split in fixed_order, so that fewer are part of more. Raises
+    DataError, which names the flag, where there are fewer than n."""
     whole = task.splits[split]
     if n > len(whole.label):
         raise DataError(f"{flag} {n}: {task.name} has {len(whole.label)} {split} examples; give no more")
-    return select(whole, fixed_order(len(whole.label))[:n], task.docs)
+    return replace(task, **{split: select(whole, fixed_order(len(whole.label))[:n], task.docs)})
 
 
 def load_tsv(path, max_length=4096, **options):
     """A task of one's own: lines label<TAB>text -> Task, cut 80 / 10 / 10 by fixed_order, texts as bytes.
-
-    Labels may be any words; classes are in their order as bytes. max_length in bytes; options as in load:
-    denoise, limit, stride. Raises DataError for a file that is not like that.
-    """
+    Labels are words; classes are in their order. Options as in load: denoise, limit, stride. Raises DataError
+    for a file that is not like that."""
     path = Path(path)
     rows = [line.partition(b"\t") for line in path.read_bytes().splitlines()]
     for number, (label, _, text) in enumerate(rows, 1):
@@ -879,9 +810,8 @@ def load_tsv(path, max_length=4096, **options):
 
 
 def technique_rows(name, techniques="yes", mini=False):
-    """What a recipe of paper A says of its techniques; without ("no") them: clean examples, one loss, and of
-    Pathfinder the hard set alone for three times the epochs. In the mini tier images are flipped:
-    AutoAugment's distortions would cost more than a small model's whole step."""
+    """What a recipe of paper A says of its techniques; without them ("no") Pathfinder is the hard set alone
+    for three times the epochs. Mini images are flipped only: AutoAugment would cost more than their step."""
     if techniques == "yes" and not (mini and name == "pathfinder"):  # one set, see load_pathfinder
         rows = {"technique": TECHNIQUE[name], "augment": "flip" if mini and name == "image" else "paper"}
         return rows | ({"denoise_norm": "set"} if TECHNIQUE[name] == "denoising" else {})
@@ -899,7 +829,7 @@ def load_recipe(name, args, hp, seed):
 
 def require(names, args):
     """Check all tasks before the first is trained -> `names`. Raises DataError for flags that one of them
-    cannot follow; where Retrieval alone of several is missing, a warning says so."""
+    cannot follow, and for Retrieval where it is missing, which among several tasks is only a warning."""
     for name in names:
         require_flags(name, args.augment, args.max_length)
     try:
@@ -915,7 +845,8 @@ def require(names, args):
 def require_flags(name, augment, max_length):
     """Raise DataError for flags that a task cannot follow: a cut expression has no value, a cut image no
     meaning, and models would grow with a length that the data do not have."""
-    has = AUGMENTATIONS.get(name, ())
+    has = {"listops": ("paper", "none"), "image": ("paper", *POSES, "none")}  # "none": not the paper's
+    has = (has | dict.fromkeys(PATHFINDER_SIZE, (*POSES,))).get(name, ())
     if augment is not None and augment not in has:
         known = ", ".join(has) or "none"
         raise DataError(f"--augment {augment}: {TITLES[name]} has {known}; leave the flag out")
@@ -931,11 +862,12 @@ def require_flags(name, augment, max_length):
 def is_present(name, root, mini=False, level="hard"):
     """Whether a task (of Pathfinder, a level) is ready in `root`: packed, generated, or for Image unpacked.
     Files put there by hand that are still to be packed do not count."""
+    folders = [f"packed/{name}", f"packed/{name}-official"]
     if name in ("image", "scifar"):
-        return (root / "cifar-10-batches-bin").exists()
-    mine = "listops-mini" if mini and name == "listops" else name
-    folders = [f"packed/{mine}", f"packed/{mine}-official"]
-    if name in PATHFINDER_SIZE:
+        folders = ["cifar-10-batches-bin"]
+    elif mini and name in ("listops", "pathfinder"):
+        folders = ["packed/listops-mini" if name == "listops" else "pathfinder16-easy"]
+    elif name in PATHFINDER_SIZE:
         folders = [f"packed/{name}-{level}", f"pathfinder{PATHFINDER_SIZE[name]}-{level}"]
     return any((root / folder).exists() for folder in folders)
 
@@ -975,13 +907,11 @@ def check(name, root, mini=False):
     }
 
 
-def show(name, root, path):
-    """Save a picture of a task's examples to `path` (PNG)."""
-    import matplotlib
+def show(name, root):
+    """Save a picture of a task's examples to <root>/<name>.png."""
+    import records  # which knows about figures, and much that data need not know
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+    plt = records.pyplot()
     if name == "image" or name in PATHFINDER_SIZE:
         figure = plt.figure(figsize=(12, 12.6), layout="constrained")
         for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
@@ -993,9 +923,7 @@ def show(name, root, path):
         draw = draw_listops if name == "listops" else draw_lengths
         draw(figure.subplots(), load(name, root))
         figure.legend(loc="outside lower right", ncols=4)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    records.save_figure(figure, root / f"{name}.png")
 
 
 def pictures(name, root):
@@ -1017,8 +945,7 @@ def pictures(name, root):
 
 
 def draw_listops(axis, task):
-    """The shortest of the first 2,000 training expressions as nested intervals: width = tokens, colour =
-    operator."""
+    """The shortest of 2,000 training expressions as nested intervals: width = tokens, colour = operator."""
     i = int(task.lengths["train"][:2000].argmin())
     symbols = task.train.tokens[task.train.offsets[i] : task.train.offsets[i + 1]].tolist()
     colours = dict(zip(range(MAX_OP, CLOSE), ("#E69F00", "#56B4E9", "#009E73", "#CC79A7")))
@@ -1095,8 +1022,7 @@ def attend_to(name, args):
     elif args.check:
         print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n", flush=True)
     elif args.show:
-        show(name, root, root / f"{name}.png")
-        print(root / f"{name}.png", flush=True)
+        show(name, root)
     elif args.fetch and name not in ARCHIVES:
         print(f"{name}: nothing to fetch, --prepare generates it", flush=True)
     else:

@@ -65,9 +65,8 @@ progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=
 @contextlib.contextmanager
 def making(folder, tag=""):
     """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
-    One process makes it; others wait here (on Windows, without fcntl, nobody does). What a killed run left
-    is removed, or with a tag, which only the same contents may have, kept. What the file system refuses (disk
-    full, read-only) comes out as a DataError."""
+    One process makes it; others wait (not on Windows, which has no fcntl). What a killed run left is removed,
+    or with a tag, which only the same contents may have, kept. An OSError (disk full) becomes a DataError."""
     if folder.exists():  # perhaps on a disk that cannot be written to
         yield None
         return
@@ -93,8 +92,8 @@ def making(folder, tag=""):
 
 
 def fetch_archive(root, archive, url=None):
-    """Make root/<archive.folder> out of its archive: one that lies in `root` by hand, else fetched (from the
-    mirror `url`, if given) and deleted in the end. Raises DataError."""
+    """Make root/<archive.folder> out of its archive: one that lies in `root`, else fetched (from `url`, if
+    given) and deleted in the end. Raises DataError."""
     folder, path = Path(root) / archive.folder, Path(root) / archive.url.rsplit("/", 1)[1]
     with making(folder) as private:
         if private:
@@ -110,9 +109,9 @@ def fetch_archive(root, archive, url=None):
 
 
 def download(url, path, timeout=30.0, retries=5):
-    """Fetch `url` to `path`. Bytes go to `path`.part, which a later run continues; a server that ignores
-    ranges begins anew. A connection that breaks, or is silent for `timeout` seconds, is replaced, at most
-    `retries` times without a megabyte between them."""
+    """Fetch `url` to `path`, by way of `path`.part, which a later run continues where the server allows it. A
+    connection that breaks or is silent for `timeout` seconds is replaced, at most `retries` times without a
+    megabyte between them."""
     part, failures = Path(f"{path}.part"), 0
     while True:
         start = part.stat().st_size if part.exists() else 0

@@ -23,9 +23,8 @@ def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
     """n expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10 arguments,
     more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are fewest and most).
 
-    -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64, in order of generation, so
-    that fewer are the first of more. Block b of trees has a random stream of its own, (seed, b). Repetitions
-    are not looked for: two of so many tokens do not coincide. `progress` shows a bar on a terminal. Source:
+    -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64. Block b of trees has a random
+    stream of its own, (seed, b), so fewer are the first of more. Repetitions are not looked for. Source:
     google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
     tokens, sizes, labels, made = [], [], [], 0
@@ -166,8 +165,7 @@ def shuffle_listops(tokens, mask, generator):
     move whole, so values stay (paper A, Section 3).
 
     tokens (B, L) int64 ids, mask (B, L) bool, each row one whole expression and then padding -> (B, L) int64
-    ids with the padding as it was. Runs on the tokens' device, without a host sync or a loop over levels or
-    tokens. The order is that of random keys, one per position, from `generator` on the same device.
+    ids. Runs on the device of tokens and `generator`, without a host sync or a loop over levels or tokens.
     """
     B, L = tokens.shape
     position = torch.arange(L, device=tokens.device).expand(B, L)

@@ -10,9 +10,9 @@ drewlinsley/pathfinder (snakes2.py, snakes.py) as the Long Range Arena ran it; i
     C  distractor snakes           F  8-bit grey image
 
 The images are the same in distribution. The original spends its days on tries of step B that fail (325 an
-image at 32 hard), each with maps of the whole image. Here no map is kept while snakes grow: what a laid
-paddle does to the next one depends on their relative position only, so it is a row of bytes in a table, and
-the occupancy map, a maximum over paddles, becomes a minimum over rows, for thousands of tries in lockstep.
+image at 32 hard), each with maps of the whole image. Here what a laid paddle does to the next one, which
+depends on their relative position only, is a row of bytes in a table; the occupancy map, a maximum over
+paddles, becomes a minimum over rows, for thousands of tries in lockstep.
 
 Glossary: L paddle length, T its thickness, m the margin between paddles, aa the antialias scale, R = L + m.
 Coordinates are (y, x), y down; angle t points to (sin t, cos t). A paddle is drawn from its start pixel along
@@ -23,7 +23,6 @@ Tables.angle.
 import contextlib
 import functools
 import hashlib
-import io
 import json
 import math
 import multiprocessing
@@ -103,10 +102,8 @@ def parameters(size, level):
 
 
 def move(c, t, d):
-    """The pixel at distance d from pixel c in direction t, rounded UP (snakes.translate_coord).
-
-    The sum is taken in doubles with the real coordinate: the 1e-16 that sin(pi) leaves survives where c is
-    small, and then adds a pixel. math.sin, because the last bit of np.sin depends on the machine."""
+    """The pixel at distance d from pixel c in direction t, rounded UP (snakes.translate_coord): where c is
+    small, sin(pi) = 1e-16 adds a pixel. math.sin, because the last bit of np.sin depends on the machine."""
     return math.ceil(c[0] + d * math.sin(t)), math.ceil(c[1] + d * math.cos(t))
 
 
@@ -134,8 +131,7 @@ def resize(image, side, rendering):
 
 def positive_pixels(patches, row):
     """Patches (P, s, s) -> offsets from the centre in images with rows of `row` pixels, values; (P, n) each.
-    Patches with fewer than n positive pixels are filled up with others of theirs, value 0: all are distinct,
-    so that fancy indexing can paint them without collisions."""
+    Other pixels, of value 0, fill them up to n: all differ, so that fancy indexing can paint them."""
     half = patches.shape[-1] // 2
     values = np.maximum(patches.reshape(len(patches), -1), 0)
     order = np.argsort(-values.astype(float), axis=1, kind="stable")[:, : (values > 0).sum(1).max()]
@@ -144,7 +140,7 @@ def positive_pixels(patches, row):
 
 
 class Tables:
-    """All that steps B-F need to know about paddles of one size and margin; made once a process, by tables().
+    """What steps B-F need to know about paddles of one size and margin; made once a process, by tables().
 
     Directions g: first the A candidate angles of EXTEND in angular order, then 360 integer degrees from -180
     (first paddles), last NOTHING, a paddle that is not there."""
@@ -159,8 +155,7 @@ class Tables:
         self.row = size + 2 * self.border
 
         # Candidate heads: pixels of the circle of radius R round the pivot, sampled a pixel apart
-        # (get_coords_cmf). Only the sample at 0 degrees has an exact coordinate, so their offsets are the
-        # same round every pivot.
+        # (get_coords_cmf), at the same offsets round every pivot.
         t = np.arange(0, 360, 360 / (2 * math.pi * self.R)) * math.pi / 180
         heads = {(math.floor(self.R * math.sin(a)), math.floor(self.R * math.cos(a))) for a in t}
         self.heads = np.array(sorted(heads, key=lambda o: (math.atan2(*o), o)))
@@ -196,10 +191,8 @@ class Tables:
     def _weights(self):
         """Continuity of a candidate, cos(min(continuity * delta, pi/2))^2, is positive in a window of angles
         only: `window` (g, width) are its candidates, `first` (g,) the first of them, `weight` (g, width)
-        their weights.
-
-        Weights are multiples of 2^-36: sums of their products with bytes are then exact in doubles, whatever
-        the order of summation, and a seed gives the same images on every machine."""
+        their weights. As these are multiples of 2^-36, sums of their products with bytes are exact in any
+        order, and a seed gives the same images on every machine."""
         angle = np.array(self.angle)
         delta = np.abs(angle[:, None] - angle[: self.A])
         delta = np.minimum(delta, 2 * math.pi - delta)
@@ -214,10 +207,7 @@ class Tables:
         """Rows of byte pairs, a pair for each candidate head: 255 - D, where D is the occupancy dilated by m
         at the head, and the same again but 0 if the candidate's paddle is in conflict. There is a row for
         each laid patch and start - pivot, and, for the frame, one for each y and each x of a pivot. Rows
-        combine by minimum.
-
-        No cropping at the image border: what reaches beyond it has crossed the frame, which rules the
-        candidate out all the same."""
+        combine by minimum. What reaches beyond the image has crossed the frame, so nothing is cropped."""
         A, P, k, m, W, padding = self.A, len(mask), self.k, self.m, self.size, self.p["padding"]
         reach = int(np.abs(self.heads).max()) + 2 * k
         table = np.full((P, 2 * reach + 1, 2 * reach + 1, A, 2), 255, np.uint8)
@@ -258,7 +248,6 @@ class Tables:
 
     def _seeds(self, mask):
         """Seed elements of the 360 first-paddle angles: a tip p is free if the map is <= 0.3 at every p + d.
-
         The element is where the mask patch is exactly 255, one pixel off, cropped to R (seed_snake's struct).
         QUADRANT RULE: if it lacks a tap in one of the closed quadrants the step fails, as upstream's dilation
         then finds an image-border value that poisons the whole map (at 32 pixels only -150..-121 degrees
@@ -378,9 +367,9 @@ def paint(canvas, laid, offsets, values, tab, combine=np.maximum):
 
 
 def seed_distractors(tab, rng, occupied, who):
-    """First paddles of distractors (snakes.seed_snake) in the maps `occupied[who]`. Returns the indices into
-    `who` of those that found a place, their tips (2, k), pivots (2, k), angle indices. Upstream also gives up
-    when less than 1 % of a map is free, as it never is with these parameters."""
+    """First paddles of distractors (snakes.seed_snake) in the maps `occupied[who]`. -> The indices into `who`
+    of those that found a place, their tips (2, k), pivots (2, k), angle indices. Upstream also gives up when
+    less than 1 % of a map is free, as it never is here."""
     W, b, flat = tab.size, tab.border, occupied.reshape(-1)
     pending, out = np.arange(len(who)), []
     for _ in range(MAX_PADDLE_RETRIAL + 1):
@@ -407,8 +396,7 @@ def seed_distractors(tab, rng, occupied, who):
 
 def distractor_snakes(tab, rng, laid, length, number):
     """Step C (snakes.make_many_snakes): up to `number` snakes of `length` paddles beside the targets `laid`.
-    Returns their paddles (number * length, 3, n), direction NOTHING where one found no place, and how many
-    were placed (n,)."""
+    -> Their paddles (number * length, 3, n), NOTHING where one found no place; how many were placed (n,)."""
     n, b, rim = laid.shape[2], tab.border, tab.border + tab.p["padding"]
     occupied = np.zeros((n, tab.row, tab.row), np.uint8)
     occupied[:, b:-b, b:-b] = 255
@@ -461,9 +449,8 @@ def marker_patches(size, rendering):
 def render(tab, targets, distractors, markers, rendering):
     """Grey images (n, W, W) uint8 of laid paddles (slots, 3, n) and markers (n, 2, 2).
 
-    "lra", as in the released images: float Lanczos, the paddle canvas scaled to a maximum of 1, then the
-    discs, then floor(255 v / max). "upstream", as in drewlinsley/pathfinder: 8-bit Lanczos, no scaling before
-    the discs, rounded to nearest."""
+    "lra", as in the released images: float Lanczos, paddles scaled to a maximum of 1, then the discs, then
+    floor(255 v / max). "upstream", as in drewlinsley/pathfinder: 8-bit Lanczos, no scaling, rounded."""
     b, n, p = tab.border, len(markers), tab.p
     offsets, values = tab.line_pixels[rendering]
     canvas = np.zeros((n, tab.row, tab.row), np.float32)
@@ -502,8 +489,8 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
 
     without  (BLOCK,) a paddle of each image that is not drawn, of the target snake whose origin tip is marked
 
-    A block has its own random stream, and grows the snakes of all its BLOCK images in one fixed order
-    whatever n is: image i depends on (size, level, seed, block, i) alone."""
+    A block has its own random stream and grows all its snakes whatever n is: image i depends on (size, level,
+    seed, block, i) alone."""
     p = parameters(size, level)
     if min(seed, block) < 0 or not 0 <= n <= BLOCK or rendering not in RENDERINGS:
         raise DataError(f"no such block: seed {seed}, block {block}, n {n}, rendering {rendering!r}")
@@ -542,10 +529,8 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
 
 def cut_pairs(size, level, seed, block, n=BLOCK):
     """Connected images with and without one paddle between the discs: is a contour followed, or guessed at?
-
-    Returns whole and cut (k, W, W) uint8, for the k connected among the first n images of a block, and
-    distance (k,), in paddles, of the missing one from the nearer end. If the brightest pixel was on the
-    missing paddle, the whole image is brighter without it."""
+    -> Whole and cut (k, W, W) uint8, of the k connected among the first n images of a block, and distance
+    (k,), in paddles, of the missing one from the nearer end. Without its brightest pixel all is brighter."""
     c = parameters(size, level)["contour_length"]
     missing = np.random.default_rng([seed, size, c, block, 1]).integers(1, c - 1, size=BLOCK)
     whole, cut = (generate_block(size, level, seed, block, n, without=w) for w in (None, missing))
@@ -568,17 +553,18 @@ def make_set(folder, identity, n, make_blocks):
     identity     dict of what the manifest must say, `size` and `level` among it
     make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
     """
-    with making(folder, "-" + hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:8]) as private:
+    told = json.dumps(identity)
+    with making(folder, "-" + hashlib.sha256(told.encode()).hexdigest()[:8]) as private:
         if private:
             write_blocks(private, identity, n, make_blocks)
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, found = json.loads((folder / "manifest.json").read_text()), read_set(folder)
-        other = [key for key in identity if manifest.get(key) != identity[key]]
-        if other:
-            what = ", ".join(f"{key} {manifest.get(key)} instead of {identity[key]}" for key in other)
-            raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
+        for key, value in json.loads(told).items():
+            if manifest.get(key) != value:
+                what = f"{key} {manifest.get(key)} instead of {value}"
+                raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
         if found[2] != manifest["sha256"]:
             raise ValueError("its hash is another")
     except (OSError, EOFError, ValueError, KeyError, AttributeError) as e:
@@ -595,8 +581,8 @@ def read_set(folder):
 
 
 def write_blocks(folder, identity, n, make_blocks):
-    """The two arrays of a set, from the first block on that `folder` does not hold. By plain writes: on a
-    full disk they raise OSError, where a memory map would kill the process."""
+    """The two arrays of a set, from the first block on that `folder` does not hold. On a full disk plain
+    writes raise OSError; a memory map would kill the process."""
     folder.mkdir(exist_ok=True)
     pixels = identity["size"] ** 2
     with open(folder / "images.npy", "ab") as images, open(folder / "label.npy", "ab") as label:
@@ -618,7 +604,7 @@ def write_blocks(folder, identity, n, make_blocks):
 
 def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
-    p = {key: list(v) if isinstance(v, tuple) else v for key, v in parameters(size, level).items()}
+    p = parameters(size, level)
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
     make_blocks = functools.partial(generate_blocks, size, level, n, seed, workers or usable_cores())
     return make_set(Path(folder), identity, n, make_blocks)
@@ -652,8 +638,7 @@ def usable_cores():
 
 
 def leave_with_parent():
-    """Pool initializer. Ctrl-C is for the parent to answer. A worker whose parent was killed would wait for
-    ever and hold the set's lock."""
+    """Pool initializer. Ctrl-C is the parent's to answer; a worker that outlived it would keep the lock."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the pool ends them so where one was killed
     parent = multiprocessing.parent_process()
@@ -678,10 +663,10 @@ def pack_png_folder(folder, official, size, level):
 
 
 def list_images(top):
-    """(path, label) of the images of one level of an official folder, <top>/imgs/<k>/sample_<i>.png, as the
-    TEXT files <top>/metadata/<k>.npy list them: sorted by k, then by line, as S4's loader does. The release's
-    empty image is skipped by its name, so the folder must be called pathfinder32. Raises DataError for lines
-    of another form or listed twice, and unless there are OFFICIAL_IMAGES."""
+    """(path, label) of the images <top>/imgs/<k>/sample_<i>.png of one level of an official folder, as the
+    TEXT files <top>/metadata/<k>.npy list them: by k, then by line, as S4's loader does. The release's empty
+    image is skipped by its name. Raises DataError for lines of another form or listed twice, and unless there
+    are OFFICIAL_IMAGES."""
     line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}
@@ -702,10 +687,9 @@ def list_images(top):
 def read_png(path, size):
     """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises DataError for any other file."""
     try:
-        content = path.read_bytes()
-        with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
+        with Image.open(path, formats=("PNG",)) as png:
             png.verify()  # the checksums, which reading the pixels passes over; it uses the image up
-        with Image.open(io.BytesIO(content), formats=("PNG",)) as png:
+        with Image.open(path, formats=("PNG",)) as png:
             if (png.mode, png.size) != ("L", (size, size)):
                 raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
             return np.asarray(png)

@@ -41,15 +41,12 @@ def blocks(size, level, seed, numbers, **options):
     return pathfinder.Block(*(np.concatenate(f) if f[0] is not None else None for f in zip(*parts)))
 
 
-def distance(markers):
-    return np.linalg.norm(np.diff(markers.astype(float), axis=1)[:, 0], axis=1)
-
-
 @pytest.mark.parametrize("size, level", UPSTREAM)
 def test_statistics_of_the_original(size, level):
     b = blocks(size, level, 1, range(4 if size == 32 else 1), rendering="upstream")
     black, grey = 100 * (b.images == 0).mean((1, 2)), b.images.mean((1, 2))
-    ours = b.attempts, b.distractors, black, grey, distance(b.markers)
+    apart = np.linalg.norm(b.markers[:, 0].astype(float) - b.markers[:, 1], axis=1)
+    ours = b.attempts, b.distractors, black, grey, apart
     for values, (mean, error) in zip(ours, UPSTREAM[size, level]):
         assert abs(values.mean() - mean) < 4 * np.hypot(error, values.std() / len(values) ** 0.5)
     assert abs(b.label.mean() - 0.5) < 4 * 0.5 / len(b.label) ** 0.5
