@@ -21,23 +21,18 @@ the validation set enters the table:
 
 The mini tier: 2 layers of width 64 on short sequences of the real data. All arms have the same steps, half of
 them for the pretraining, and paper A's optimiser and schedule, because a training this short needs its last
-tenth at a tenth of the rate. Retrieval is long, give it --limit 30000. Claims, fixed before its runs, and
-their cells (all with --mini --seeds 2):
+tenth at a tenth of the rate. Retrieval is long, give it --limit 30000. Claims, fixed before its runs (CLAIMS
+has their bounds), and their cells (all with --mini --seeds 2):
 
-B1: SPT closes the gap. S4 leads the Transformer from scratch by at least 2 points more than after SPT
-(`--task text image --model transformer s4`; with rotary positions `--task text --model rotary`).
+    B1  SPT narrows S4's lead by 2 points   --task text image --model transformer s4
+        with rotary positions               --task text --model rotary
+    B2  and that of the structured start    --task image --model s4 dlr --init all
+    B3  it gives 1 point more with 1 %      --task image --model s4 --fraction 0.01 1
+    A1  multitask within 2 points of SPT    --task text --model rotary --objective masked multitask
+        at equally many epochs with labels  --task text --model rotary --objective multitask --epochs 4
 
-B2: It makes up for the start. The structured start's lead over the random one is at least 2 points smaller
-after SPT than from scratch (`--task image --model s4 dlr --init all`).
-
-B3: It helps where data is scarce. S4 gains at least 1 point more with 1 % of the images than with all
-(`--task image --model s4 --fraction 0.01 1`).
-
-A1: Multitask is within 2 points of SPT at equal steps
-(`--task text --model rotary --objective masked multitask`), and at equally many epochs with labels
-(`--task text --model rotary --objective multitask --epochs 4`). The positions are paper A's: in a pilot of
-700 steps the sinusoidal ones restored 17.7 % of the masked bytes, which is the commonest one, and the rotary
-ones 42.2 %. No cell of A1 had been run before.
+A1 has paper A's positions: in a pilot of 700 steps the sinusoidal ones restored 17.7 % of the masked bytes,
+which is the commonest one, and the rotary ones 42.2 %.
 """
 
 import contextlib
@@ -184,11 +179,12 @@ SIZES = {
 
 # The mini tier: the rows that differ, for every task and model; epochs of both halves together.
 MINI = dict(
-    depth=2, d_model=64, pooling="mean", weight_decay=0.05, lr=1e-3, lr_pretrain=1e-3, batch_size=32,
-    batch_size_pretrain=32, share=0.5, betas=[0.9, 0.98], decay="weights", schedule="plateau",
+    depth=2, d_model=64, pooling="mean", weight_decay=0.05, batch_size=32, batch_size_pretrain=32,
+    betas=[0.9, 0.98], decay="weights", schedule="plateau",
 )
+MINI_SHARE = 0.5  # also with --steps
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
-# Rates of both halves where a search found a better one (NOTES.md); the other cells were not searched.
+# Rates of both halves where a search found a better one than 1e-3 (NOTES.md); others were not searched.
 MINI_LR = {(task, f"s4 {objective}"): 3e-3 for task in ("image", "text") for objective in ("none", "masked")}
 MINI_LR["text", "rotary none"] = 3e-3
 MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_ff=128),
@@ -201,9 +197,9 @@ SMOKE = dict(
 
 # The paper's test accuracies in percent, cells in words, other rows the literature's: six tasks, mean,
 # PathX-256, sCIFAR (Table 3), mean over TASKS4 (Table 7, from text and Figure 2). None: not transcribed (our
-# copy of the PDF is damaged). CHANCE: its ✗, which counts as 50 in its averages. INFEASIBLE: Transformers on
-# PathX-256, by a caption. PathX of "rotary masked" follows from the mean.
-CHANCE, INFEASIBLE = "✗", "infeasible"
+# copy of the PDF is damaged). CHANCE counts as 50 in its averages; "infeasible" is from a caption. PathX of
+# "rotary masked" follows from the mean.
+CHANCE = "✗"
 COLUMNS = (*MEAN6, "mean", "pathx256", "scifar", "mean of 4")
 PRINTED = {
     "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63, CHANCE),
@@ -216,8 +212,8 @@ PRINTED = {
     "MEGA (original)":    (63.14, 90.43, 91.25, 90.44, 96.01,  97.98, 88.21),
     "transformer none":   (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE, 53.66),  # Tay et al.'s, as in the paper
     "transformer causal": (59.15, 88.81, 90.38, 76.00, 88.49,  88.05, 81.81),
-    "rotary none":        ( None,  None,  None,  None,  None,   None,  None, INFEASIBLE, 79.0),
-    "rotary masked":      (61.49, 91.02, 91.57, 86.04, 94.16,  92.98, 86.21, INFEASIBLE, 90.3),
+    "rotary none":        ( None,  None,  None,  None,  None,   None,  None, "infeasible", 79.0),
+    "rotary masked":      (61.49, 91.02, 91.57, 86.04, 94.16,  92.98, 86.21, "infeasible", 90.3),
     "s4 none":            (59.60, 86.82, 90.90, 88.65, 94.20,  96.35, 86.09,      67.82, 91.8, 82.8),
     "s4 masked":          ( None,  None,  None,  None,  None,   None, 86.75,      87.11, None, 84.5),
     "dlr masked":         ( None,  None,  None,  None,  None,   None,  None,       None, None, 83.4),
@@ -229,10 +225,9 @@ CLAIMS = [  # of the mini tier: (words, task, a sum of accuracies in points, fro
     ("Text: SPT closes the gap to S4", "text", GAP, 2, None),
     ("Text, rotary: SPT closes the gap to S4", "text", GAP.replace("transformer", "rotary"), 2, None),
     ("Image: SPT closes the gap to S4", "image", GAP, 2, None),
-    ("Image, S4: SPT makes up for the start", "image",
-     "s4 none - s4 none random + s4 masked random - s4 masked", 2, None),
-    ("Image, DLR: SPT makes up for the start", "image",
-     "dlr none - dlr none random + dlr masked random - dlr masked", 2, None),
+    *((f"Image, {model.upper()}: SPT makes up for the start", "image",
+       f"{model} none - {model} none random + {model} masked random - {model} masked", 2, None)
+      for model in ("s4", "dlr")),
     ("Image, S4: SPT gains more with 1 %", "image",
      "s4 masked 1% - s4 none 1% + s4 none - s4 masked", 1, None),
     ("Text: multitask against SPT, equal steps", "text", "rotary multitask - rotary masked", -2, 2),
@@ -251,6 +246,11 @@ MEAN_STD["image"] = ((122.6 / 255, 61 / 255),)
 MEAN_STD["scifar"] = (0.4914, 0.247), (0.4822, 0.243), (0.4465, 0.261)
 # Rows of a recipe that are not for the model, beside common's.
 TRAINING = ("warmup", "horizon", "betas", "decay", "schedule", "fraction", "objective", "ratio", "pretrain")
+BLOCKS = dict(  # arguments of all models of a kind
+    transformer=dict(activation="gelu", position="sinusoidal"),
+    rotary=dict(block="transformer", activation="gelu", position="rotary-heads"),
+    s4=dict(tie_dropout=True),
+)
 
 
 class Cell(NamedTuple):
@@ -479,12 +479,7 @@ def build(task, cell, hp, pretraining):
     if task.name in MEAN_STD:
         outputs = task.channels if restores_values(task, cell) else 256
         rows |= dict(input="pixels", input_channels=task.channels + told_masks, denoise_outputs=outputs)
-    if cell.model in ("transformer", "rotary"):
-        position = "sinusoidal" if cell.model == "transformer" else "rotary-heads"
-        rows |= dict(block="transformer", activation="gelu", position=position)
-    if cell.model == "s4":
-        rows["tie_dropout"] = True
-    model = models.SequenceModel(**rows)
+    model = models.SequenceModel(**rows | BLOCKS.get(cell.model, {}))
     if cell.init == "random":  # every parameter, norms and state spaces included
         for p in model.parameters():
             nn.init.normal_(p, std=0.1)
@@ -496,14 +491,14 @@ def build(task, cell, hp, pretraining):
 
 def paper_recipe(name, cell, mini=False):
     """What the paper's tables, or the mini tier's, say of a cell, as one flat dict. Rows in _pretrain are
-    the first half's, which gets `share` of the epochs if that is not None."""
+    the first half's."""
     rows = common.column(MODELS[cell.model], TASKS, name)
     for entry, half in product(tuned(cell), ("", "_pretrain")):
         there = dict(zip(TASKS, TUNED.get(entry + half.replace("_", " "), "").split()))
         if name in there:
             lr, batch_size = there[name].split("/")
             rows |= {f"lr{half}": float(lr), f"batch_size{half}": int(batch_size)}
-    rows |= dict(betas=[0.9, 0.999], decay="all", schedule="constant", augment="none", share=cell.share)
+    rows |= dict(betas=[0.9, 0.999], decay="all", schedule="constant", augment="none")
     # No training reads these two: they make a pretraining what it is.
     rows["objective_pretrain"] = cell.objective
     rows["ratio_pretrain"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
@@ -515,25 +510,21 @@ def paper_recipe(name, cell, mini=False):
     rows["fraction"] = cell.fraction if mini or figure3 else None  # any other is not the paper's
     if mini:
         rows = {row: value for row, value in rows.items() if not row.startswith(("warmup", "horizon"))}
-        rows |= MINI | MINI_MODELS[cell.model] | {"epochs": MINI_EPOCHS[name]}
-        if lr := MINI_LR.get((name, str(cell._replace(share=None)))):
-            rows |= {"lr": lr, "lr_pretrain": lr}
-        rows["share"] = MINI["share"] if cell.share is None else cell.share
-    elif figure3:
-        rows |= DATA_SCALE[name]
+        lr = MINI_LR.get((name, str(cell._replace(share=None))), 1e-3)
+        rows |= MINI | MINI_MODELS[cell.model] | dict(epochs=MINI_EPOCHS[name], lr=lr, lr_pretrain=lr)
+    else:
+        rows |= DATA_SCALE[name] if figure3 else {}
+        rows["table_epochs"] = rows["epochs"] / rows["batch_size"]  # in units of n steps
+        if cell.share is not None:
+            rows["epochs"] = TIED.get(name, rows["epochs"])
+        elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
+            both = paper_recipe(name, cell._replace(objective="masked"))
+            steps = sum(both[f"epochs{half}"] / both[f"batch_size{half}"] for half in ("", "_pretrain"))
+            rows["epochs"] = round(rows["batch_size"] * steps)
     if cell.size:
         rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
     if cell.model == "s4":
         rows["n_ssm"] = rows["n_ssm"] or rows["d_model"]
-    rows["table_epochs"] = rows["epochs"] / rows["batch_size"]  # the table's training in units of n steps
-    if mini:
-        return rows
-    if cell.share is not None:
-        rows["epochs"] = TIED.get(name, rows["epochs"])
-    elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
-        both = paper_recipe(name, cell._replace(objective="masked"))
-        steps = both["epochs"] / both["batch_size"] + both["epochs_pretrain"] / both["batch_size_pretrain"]
-        rows["epochs"] = round(rows["batch_size"] * steps)
     return rows
 
 
@@ -550,22 +541,22 @@ def recipe(name, cell, args=None, mini=False, task=None):
 
     deviation: with `task` the warm-up takes at most a quarter of the steps: Table 8's halves are short.
     """
-    rows = paper_recipe(name, cell, args.mini if args else mini)
+    mini = args.mini if args else mini
+    rows, share, alone = paper_recipe(name, cell, mini), cell.share, cell.objective in ALONE
+    if share is None and (mini or args and args.steps):
+        share = MINI_SHARE
     if args:
         given = common.overrides(args, "lr_pretrain", "epochs_pretrain", "hours")
-        if args.steps and rows["share"] is None:
-            rows["share"] = MINI["share"]
         if args.smoke:
             rows |= {row: value for row, value in SMOKE.items() if rows.get(row) is not None}
-        elif rows["share"] is not None and (args.epochs or args.steps or args.limit):
+        elif share is not None and (args.epochs or args.steps or args.limit):
             # A total of ours: equal batches make it equally many steps in every arm.
-            scratch = paper_recipe(name, cell._replace(objective="none"), args.mini)
+            scratch = paper_recipe(name, cell._replace(objective="none"), mini)
             given = {"batch_size": scratch["batch_size"]} | given
         if "batch_size" in given:
             given["batch_size_pretrain"] = given["batch_size"]
         rows |= given | {"fraction": cell.fraction}
-    share, table, horizon = (rows.pop(row, None) for row in ("share", "table_epochs", "horizon"))
-    alone = cell.objective in ALONE
+    table, horizon = rows.pop("table_epochs", None), rows.pop("horizon", None)
     for unit in ("epochs", "steps", "hours"):
         if share is not None and not alone and (total := rows.get(unit)):
             part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
@@ -645,13 +636,12 @@ def report(args):
     for r in records.report_records(args, __file__, TASKS, MODELS, Cell._fields):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # a cell of this script before a change
             cell = Cell(r["model"], **r["cell"])
-            recipe(r["task"], cell, mini=r["budget"] == "mini")
-            found.append(r | {"of": cell})
-    order = [str(Cell(model, objective)) for model in MINI_MODELS for objective in OBJECTIVES]
+            paper = recipe(r["task"], cell, mini=r["budget"] == "mini")[1]
+            found.append(r | {"of": cell, "paper": paper})
     claims = [] if args.figure else records.report_mini(
-        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, variants=order,
-        label=lambda r: str(r["of"]), claims=CLAIMS, paper=paper_number, figure="spt-mini.png",
-        recipe=lambda r: recipe(r["task"], r["of"], mini=True)[1],
+        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, claims=CLAIMS,
+        variants=[f"{model} {objective}" for model in MINI_MODELS for objective in OBJECTIVES],
+        label=lambda r: str(r["of"]), recipe=lambda r: r["paper"], paper=paper_number, figure="spt-mini.png",
     )  # fmt: skip
     if args.mini:
         return claims
@@ -674,7 +664,7 @@ def report(args):
                 placed |= {*product(columns, rows)}
             print_table(figure["title"], of, columns, rows)
         if "draw" in figure:
-            draw(args, key, *figure["draw"](full, key))
+            draw(args, key, *figure["draw"](full))
     if not args.figure:
         beyond = [r for r in found if (r["task"], str(r["of"])) not in placed or r["budget"] == "reduced"]
         print_others([r for r in beyond if r["budget"] != "mini"])
@@ -709,33 +699,33 @@ def print_others(found):
     examples and total length. The same training with and without --share counts once."""
     rows, variant = {}, {}
     for r in found:
-        cell, hp, paper = r["of"], r["hp"], recipe(r["task"], r["of"])[1]
+        cell, hp, paper = r["of"], r["hp"], r["paper"]
         unit = "steps" if hp.get("steps") else "epochs"
         words = {unit: hp[unit] + (hp["pretrain"].get(unit, hp[unit]) if "pretrain" in hp else 0)}
         rest = ("lr", "batch_size", "weight_decay", "augment", "max_length", "hours", "bucket")
         words |= {row: hp[row] for row in rest if row in hp and hp[row] != paper.get(row)}
         variant[r["run"]] = str(cell._replace(share=cell.share or None))
-        same = [r["task"], r["model"], cell.objective, r["seed"], r["data"]["hash"], hp]
+        same = [r["task"], r["model"], cell.objective, r["seed"], r["limit"], r["data"]["hash"], hp]
         rows[json.dumps(same, sort_keys=True)] = r | {"hp": words, "budget": "reduced"}
     title = "Cells beyond the tables, and theirs"
     records.print_reduced(title, [*rows.values()], variant, lambda r: {}, data.TITLES)
 
 
-def bars(found, key):
-    """Figures 1 and 2: bars for the paper, where it is transcribed, and dots for ours."""
+def bars(cells, found):
+    """Figures 1 and 2, of {bar: (task or mean, cell from scratch, cell after SPT)}: bars for the paper, where
+    it is transcribed, and dots for ours."""
     curves = []
     arms = ("from scratch", records.GREY, "s"), ("self-pretrained", records.BLUE, "o")
     for i, (arm, colour, dot) in enumerate(arms):
-        places = {x + 0.36 * (i - 0.5): (bar[0], bar[1 + i]) for x, bar in enumerate(BARS[key].values())}
+        places = {x + 0.36 * (i - 0.5): (bar[0], bar[1 + i]) for x, bar in enumerate(cells.values())}
         paper = {x: paper_number(*place) for x, place in places.items()}
         ours = {x: average(found, *place) for x, place in places.items()}
         curves += [(paper, "bar", colour, f"{arm}, paper"), (ours, dot, records.ORANGE, f"{arm}, ours")]
-    axes = dict(xticks=range(len(BARS[key])), xticklabels=[*BARS[key]], ylim=(40, 100))
-    axes["xlabel"] = "no bar: the paper's number is not transcribed"
-    return {"test accuracy (%)": curves}, axes
+    axes = dict(xticks=range(len(cells)), xticklabels=[*cells], ylim=(40, 100))
+    return {"test accuracy (%)": curves}, axes | {"xlabel": "no bar: the paper's number is not transcribed"}
 
 
-def fractions(found, key):
+def fractions(found):
     """Figure 3: S4 on fractions of the data (the paper's points are not transcribed)."""
     curves, gains = [], []
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
@@ -752,19 +742,21 @@ def fractions(found, key):
     return {"test accuracy (%)": curves, "relative gain (%)": gains}, axes
 
 
-def training_curves(found, key):
+def training_curves(found):
     """Figure 5: training accuracy against epochs; Image's symbols were restored as classes."""
     panels = {}
     for name, loss in (("text", ""), ("image", " ce")):
         alone = found.get((name, "transformer none 0% SPT"))
         spt = found.get((name, f"transformer masked 40% SPT{loss}"))
         if alone and spt:
-            epochs = lambda curve, start: {x: 100 * y for x, y in enumerate(curve, start)}  # noqa: E731
-            first, labels = spt[0]["pretraining"]["train_curve"], spt[0]["train_curve"]
+            first = spt[0]["pretraining"]["train_curve"]
             panels[f"Transformer on {data.TITLES[name]}: training accuracy (%)"] = [
-                (epochs(alone[0]["train_curve"], 1), "--", records.BLUE, "from scratch"),
-                (epochs(first, 1), "-", records.ORANGE, "restoring masked symbols"),
-                (epochs(labels, 1 + len(first)), "-", records.BLUE, "fine-tuning"),
+                ({x: 100 * y for x, y in enumerate(curve, start)}, *look)
+                for curve, start, *look in (
+                    (alone[0]["train_curve"], 1, "--", records.BLUE, "from scratch"),
+                    (first, 1, "-", records.ORANGE, "restoring masked symbols"),
+                    (spt[0]["train_curve"], 1 + len(first), "-", records.BLUE, "fine-tuning"),
+                )
             ]
     return panels, dict(xlabel="epoch")
 
@@ -780,8 +772,8 @@ def draw(args, key, panels, axes):
             points = {x: y for x, y in points.items() if y is not None}
             if style == "bar":
                 axis.bar([*points], [*points.values()], 0.34, color=colour, label=name)
-            else:
-                axis.plot([*points], [*points.values()], style, color=colour, label=name if points else None)
+            elif points:
+                axis.plot([*points], [*points.values()], style, color=colour, label=name)
         axis.set(ylabel=words, **axes)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
@@ -789,21 +781,21 @@ def draw(args, key, panels, axes):
 
 
 # fmt: off
-BARS = {  # of a figure: {bar: (task or mean, cell from scratch, cell after SPT)}
-    "1": {"Transformer, LRA mean\n(Tay size; rotary)": ("mean", "transformer none", "rotary masked"),
-          "S4\nLRA mean": ("mean", "s4 none", "s4 masked"),
-          "S4\nPath-X-256": ("pathx256", "s4 none", "s4 masked")},
-    "2": {f"{m.upper()}\n{init} init": ("mean of 4", f"{m} none{words}", f"{m} masked{words}")
-          for m in ("s4", "dlr") for init, words in (("structured", ""), ("random", " random"))},
-}
 # What --figure runs (a flag that is given replaces its row), the table that it fills (rows: what else has one
 # there) and its picture.
 FIGURES = {
-    "1": dict(task=(*MEAN6, "pathx256"), model=("transformer", "rotary", "s4"), draw=bars,
+    "1": dict(task=(*MEAN6, "pathx256"), model=("transformer", "rotary", "s4"),
               title="Tables 1 (models of Tay et al.'s size), 2 (larger) and 3 (sCIFAR; S4: 91.7 or 91.8)",
-              columns=(*MEAN6, "mean", "pathx256", "scifar"), rows=dict(model=MODELS, objective=OBJECTIVES)),
-    "2": dict(task=TASKS4, model=("s4", "dlr"), init=INITS, draw=bars, columns=(*TASKS4, "mean of 4"),
-              title="Table 7: initialisation (DLR from scratch, the better start: about 77)"),
+              columns=(*MEAN6, "mean", "pathx256", "scifar"), rows=dict(model=MODELS, objective=OBJECTIVES),
+              draw=partial(bars, {
+                  "Transformer, LRA mean\n(Tay size; rotary)": ("mean", "transformer none", "rotary masked"),
+                  "S4\nLRA mean": ("mean", "s4 none", "s4 masked"),
+                  "S4\nPath-X-256": ("pathx256", "s4 none", "s4 masked")})),
+    "2": dict(task=TASKS4, model=("s4", "dlr"), init=INITS, columns=(*TASKS4, "mean of 4"),
+              title="Table 7: initialisation (DLR from scratch, the better start: about 77)",
+              draw=partial(bars, {
+                  f"{m.upper()}\n{init} init": ("mean of 4", f"{m} none{words}", f"{m} masked{words}")
+                  for m in ("s4", "dlr") for init, words in zip(INITS, ("", " random"))})),
     "3": dict(task=tuple(DATA_SCALE), model=("s4",), fraction=FRACTIONS, draw=fractions,
               title="Figure 3: fractions of the data"),
     "4": dict(task=TASKS4, model=("s4",), objective=("masked",)),  # exp_kernels.py draws their kernels
@@ -837,7 +829,7 @@ def grid(name, wanted, mini=False):
         if share is not None and objective in ALONE:
             share = 0.0
         if mini:  # its defaults
-            share = None if objective in ALONE or share == MINI["share"] else share
+            share = None if objective in ALONE or share == MINI_SHARE else share
             fraction = None if fraction == 1 else fraction
         loss = loss if name == "image" and objective != "none" else "l1"
         found.append(Cell(model, objective, init, fraction, share, size, loss, pooling))
@@ -888,8 +880,7 @@ def make_parser():
     share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
     # fmt: off
     add = partial(parser.add_argument, nargs="+")
-    add("--model", choices=[*MODELS, "all"], metavar="MODEL",
-        help=f"{', '.join(MODELS)}, or all (default transformer)")
+    add("--model", choices=[*MODELS, "all"], help="(default transformer)")
     add("--objective", choices=[*OBJECTIVES, "all"], help="(default none, which is from scratch, and masked)")
     add("--init", choices=[*INITS, "all"], help="random: all parameters N(0, 0.1^2) (default structured)")
     add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
