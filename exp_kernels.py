@@ -154,8 +154,8 @@ TABLE3 = {
 
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
 CLAIMS = [
-    (f"{title}: gMLP against S4", [(1, name, "gMLP †"), (-1, name, "S4 †")], -1.5, None)
-    for title, name in (("Image", "image"), ("Text", "text"))
+    (f"{data.TITLES[name]}: gMLP against S4", [(1, name, "gMLP †"), (-1, name, "S4 †")], -1.5, None)
+    for name in ("image", "text")
 ]
 NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", mega="MEGA", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
 NAMES |= dict(free="free taps in S4's block", mingru="minGRU")
@@ -207,8 +207,6 @@ def state_taps(block, L):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques, args.mini)
-    if model != "gmlp" and args.lr and not args.mini:
-        paper["lr"] = min(args.lr, paper["lr"])  # Appendix A.2: lowered where a run did not converge
     expected = paper_number(TABLE3, name, label(model, techniques))
     exp_multitask.train(args, __file__, name, model, {"techniques": techniques}, paper, seed, expected)
 
@@ -251,7 +249,9 @@ def figure_kernels(args, chosen):
     if not chosen:
         raise common.UserError("minGRU has no kernel; give another --model")
     if args.checkpoint:
-        model, state = trained(args.checkpoint)
+        model, state = records.rebuilt(args.checkpoint, models.SequenceModel)
+        if model.arguments["block"] not in DRAWN:
+            raise common.UserError(f"{args.checkpoint} has no long kernels; give one of {', '.join(DRAWN)}")
         run = args.checkpoint.resolve().parent.name
         return draw_kernels(args, run, run, [(f"epoch {state['epoch']}", model.arguments, model)])
     for name in common.chosen(args.task, COLUMNS):
@@ -261,7 +261,7 @@ def figure_kernels(args, chosen):
             found = run["run"] if run else "no finished run, its start"
             print(f"{data.TITLES[name]}, {NAMES[model]}: {found}")
             if run:
-                network, _ = trained(args.out / run["run"] / "best.pt")
+                network, _ = records.rebuilt(args.out / run["run"] / "best.pt", models.SequenceModel)
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:
                 hp = recipe(model, name)
@@ -298,20 +298,9 @@ def best_run(args, model, name):
     that validated best. Runs of exp_spt that started at random do not count, nor those of the other scripts
     whose techniques are not as --no-techniques says."""
     wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
-    finished = [
-        r
-        for r in records.finished_runs(args, name, ("kernels", "multitask", "spt"))
-        if r["model"] == model and all(r["cell"].get(key, value) == value for key, value in wanted.items())
-    ]
-    return max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
-
-
-def trained(path):
-    """(model, checkpoint) of a best.pt. Raises UserError where it has no long kernels or is no such file."""
-    model, state = records.rebuilt(path, models.SequenceModel)
-    if model.arguments["block"] not in DRAWN:
-        raise common.UserError(f"{path} has no long kernels; give one of {', '.join(DRAWN)}")
-    return model, state
+    found = records.finished_runs(args, name, ("kernels", "multitask", "spt"))
+    found = [r for r in found if r["model"] == model and wanted.items() <= (wanted | r["cell"]).items()]
+    return max(found, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
 
 def plot(panels, heading, path):
@@ -331,14 +320,13 @@ def plot(panels, heading, path):
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, (title, start, after) in zip(axes.flat, panels):
-        colours = plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after)))
-        lines = [(start, ["0.6"] * len(start), ["at initialisation"] + [None] * len(start))]
-        lines += [(after, colours, [f"layer {i}" for i, _ in enumerate(after, 1)])]
-        for profiles, colours, names in lines:
-            unit = max((peak.max() for peak, _ in profiles), default=1)
-            for (peak, _), colour, name in zip(profiles, colours, names):
-                axis.plot(peak / unit, color=colour, linewidth=1, label=name)
-        last = len(start[0][0]) - 1
+        start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
+        first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
+        first.set_label("at initialisation")
+        if len(after):
+            axis.set_prop_cycle(color=plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after))))
+            axis.plot(after.T / after.max(), linewidth=1, label=[f"layer {i + 1}" for i in range(len(after))])
+        last = start.shape[1] - 1
         if last < PATHX_WIDTH**2 - 1:
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
@@ -346,8 +334,7 @@ def plot(panels, heading, path):
             width = math.isqrt(last + 1)  # of Path-X's images, or of Path-X-256's
             last = 8 * width
             ticks = range(0, last + 1, width)
-        axis.set(title=title, yscale="log", xlim=(0, last))
-        axis.set_ylim(bottom=1e-4)
+        axis.set(title=title, yscale="log", xlim=(0, last), ylim=(1e-4, None))
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
