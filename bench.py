@@ -43,21 +43,17 @@ import models
 import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
-SCRIPTS = dict.fromkeys(CONV, exp_locality) | dict.fromkeys(exp_multitask.TABLES, exp_multitask)  # of a model
-SCRIPTS |= dict.fromkeys(exp_kernels.PRINTED, exp_kernels)
-SIZES = {  # training, validation and test examples that the hours are for
-    "image": (45_000, 5_000, 10_000),
-    "pathfinder": (480_000, 20_000, 20_000),
-    "text": (22_500, 2_500, 25_000),
-    "retrieval": (147_086, 18_090, 17_437),
-    "listops": (96_000, 2_000, 2_000),
-}
+MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.PRINTED)
+# Training, validation and test examples that the hours are for.
+SIZES = {"image": (45_000, 5_000, 10_000), "pathfinder": (480_000, 20_000, 20_000)}
+SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval", "listops")}
 
 
 def recipe(model, name):
     if model in CONV:
-        return exp_locality.recipe(name, kernel=CONV[model])
-    return SCRIPTS[model].recipe(model, name)
+        return {"block": "conv"} | exp_locality.recipe(name, kernel=CONV[model])
+    script = exp_kernels if model in exp_kernels.PRINTED else exp_multitask
+    return script.recipe(model, name)
 
 
 def stand_in(name, examples, hp):
@@ -130,7 +126,7 @@ def measure_step(model, name, args):
     task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
-    network = SCRIPTS[model].build(task, hp).to(device).train()
+    network = exp_multitask.build(task, hp).to(device).train()
     optimizer = common.make_optimizer(network, hp)
     plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
@@ -214,7 +210,7 @@ def count_memory(model, name, args):
     as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
     with mock.patch.multiple(models, **as_on_a_gpu):
         task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
-        network = SCRIPTS[model].build(task, hp)
+        network = exp_multitask.build(task, hp)
         kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
         state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
         asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
@@ -258,11 +254,11 @@ def run_part(part, args):
 def main(argv=None):
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
-    some = [model for model in SCRIPTS if model not in list(CONV)[1:-1]]
+    some = [model for model in MODELS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument
     add("part", choices=PARTS, help="what to measure")
-    add("--model", nargs="+", choices=SCRIPTS, default=some, metavar="MODEL", help=f"of {', '.join(SCRIPTS)}")
+    add("--model", nargs="+", choices=MODELS, default=some, metavar="MODEL", help=f"of {', '.join(MODELS)}")
     add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")

@@ -32,12 +32,11 @@ import data
 import exp_multitask
 import models
 import records
-from exp_multitask import build, smoke_rows  # noqa: F401 - bench.py asks each script for its build
-from records import markdown, paper_and_ours_rows, percent
+from exp_multitask import COLUMNS, mini_rows, paper_number, smoke_rows
+from records import markdown, percent
 
 # fmt: off
-# Table 6: gMLP. Columns in the paper's order. Its activation, GELU, is the block's own.
-TASKS6 = ("image", "pathfinder", "text", "retrieval", "listops")
+# Table 6: gMLP. Columns in the paper's order, COLUMNS. Its activation, GELU, is the block's own.
 TABLE6 = dict(
     depth        = (   10,    6,    6,    6,    6),
     d_model      = (  128,  128,  128,  128,  128),
@@ -130,29 +129,19 @@ TABLE_FREE = BLOCK_S4 | dict(  # HazyResearch/safari's LRA configurations
     kernel_lr      = (   5e-4,    1e-3,    1e-4,    1e-3,    1e-3),
 )
 TABLE_MINGRU = BLOCK_S4 | dict(d_hidden = (128, 256, 256, 512, 256))
-# MEGA: exp_multitask's table.
-TABLE_MEGA = {row: values for row, values in exp_multitask.TABLE_MEGA.items() if row != "epochs"}
-TABLES = {  # S4D is S4 with a diagonal matrix
-    "s4": (TABLE_S4, TASKS_LRA), "s5": (TABLE_S5, TASKS_LRA), "gmlp": (TABLE6, TASKS6),
-    "mega": (TABLE_MEGA, TASKS_LRA), "s4d": (TABLE_S4, TASKS_LRA), "dlr": (TABLE_DLR, TASKS_LRA),
-    "lru": (TABLE_LRU, TASKS_LRA), "sgconv": (TABLE_SGCONV, TASKS_LRA),
-    "free": (TABLE_FREE, TASKS_LRA), "mingru": (TABLE_MINGRU, TASKS_LRA),
+TABLES = {  # but for gMLP's in the order of TASKS_LRA; S4D is S4 with a diagonal matrix
+    "s4": TABLE_S4, "s5": TABLE_S5, "gmlp": TABLE6, "mega": exp_multitask.TABLE_MEGA, "s4d": TABLE_S4,
+    "dlr": TABLE_DLR, "lru": TABLE_LRU, "sgconv": TABLE_SGCONV, "free": TABLE_FREE, "mingru": TABLE_MINGRU,
 }
-# The mini tier, columns as Table 6: of each model's own table the rows that differ. State sizes stand below.
-MINI6 = dict(
-    depth=(2, 2, 2, 2, 4), d_model=64, d_hidden=128, d_attention=32, n_ssm=None, blocks=1, dropout=0.0,
-    embedding_dropout=0.0, embedding_std=0.125, lr=1e-3, weight_decay=0.05,
-    max_length=(256, 256, 256, 256, 96), batch_size=(32, 32, 16, 32, 32), epochs=(4, 10, 6, 6, 6),
-)
-MINI6 = {row: values if isinstance(values, tuple) else (values,) * 5 for row, values in MINI6.items()}
+# The mini tier is exp_multitask's, but for these rows.
+MINI = exp_multitask.MINI | dict(d_state=64, n_ssm=None, blocks=1, lr=1e-3, weight_decay=0.05)
 MINI_LR = {  # instead, where a search found a better one (NOTES.md): of a task, a model and techniques
     ("image", "s4", "yes"): 3e-3,
     ("image", "gmlp", "yes"): 3e-3,
     ("text", "s4", "no"): 3e-3,
 }
-MINI_STATE = dict(s4=64, s5=64, s4d=64, lru=64, dlr=256)
 
-# Table 3: test accuracy in percent and the printed average; columns as Table 6. Here, unlike in Table 2,
+# Table 3: test accuracy in percent and the printed average. Here, unlike in Table 2,
 # a dagger is "with this paper's techniques".
 TABLE3 = {
     "S4 (Gu et al.)":    (88.65, 94.20, 86.82, 90.90, 59.60, 84.03),
@@ -165,8 +154,8 @@ TABLE3 = {
 
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
 CLAIMS = [
-    (f"{title}: gMLP against S4", [(1, name, "gMLP †"), (-1, name, "S4 †")], -1.5, None)
-    for title, name in (("Image", "image"), ("Text", "text"))
+    (f"{data.TITLES[name]}: gMLP against S4", [(1, name, "gMLP †"), (-1, name, "S4 †")], -1.5, None)
+    for name in ("image", "text")
 ]
 NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", mega="MEGA", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
 NAMES |= dict(free="free taps in S4's block", mingru="minGRU")
@@ -178,12 +167,11 @@ PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
 def recipe(model, name, techniques="yes", mini=False):
     """Everything that one cell is trained with: the model's own sizes and rates, paper A's epochs; the mini
     tier's with `mini`."""
-    table, tasks = TABLES[model]
-    shared = {row: TABLE6[row][TASKS6.index(name)] for row in ("max_length", "epochs")}
-    hp = {"block": model} | common.column(table, tasks, name) | shared
+    shared = {row: TABLE6[row][COLUMNS.index(name)] for row in ("max_length", "epochs")}
+    tasks = COLUMNS if model == "gmlp" else TASKS_LRA
+    hp = {"block": model} | common.column(TABLES[model], tasks, name) | shared
     if mini:
-        hp |= {row: value for row, value in common.column(MINI6, TASKS6, name).items() if row in hp}
-        hp |= {"d_state": MINI_STATE[model]} if model in MINI_STATE else {}
+        hp |= mini_rows(hp, name, MINI) | ({"d_state": 256} if model == "dlr" else {})
         hp["lr"] = MINI_LR.get((name, model, techniques), hp["lr"])
     return hp | data.technique_rows(name, techniques, mini)
 
@@ -219,9 +207,7 @@ def state_taps(block, L):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques, args.mini)
-    if model != "gmlp" and args.lr and not args.mini:
-        paper["lr"] = min(args.lr, paper["lr"])  # Appendix A.2: lowered where a run did not converge
-    expected = paper_number(name, label(model, techniques))
+    expected = paper_number(TABLE3, name, label(model, techniques))
     exp_multitask.train(args, __file__, name, model, {"techniques": techniques}, paper, seed, expected)
 
 
@@ -229,49 +215,22 @@ def label(model, techniques="yes"):
     return f"{NAMES[model]} †" if techniques == "yes" else f"{NAMES[model]}, no techniques"
 
 
-def paper_number(name, row):
-    """Table 3's accuracy in percent, or None for what it does not have."""
-    return TABLE3[row][TASKS6.index(name)] if row in TABLE3 else None
-
-
 # ------------------------------------------------------------------------------------------ the report
 
 
 def report(args):
-    found = records.report_records(args, __file__, TASKS6, TABLES, ("techniques",))
-    variant = {r["run"]: label(r["model"], r["cell"]["techniques"]) for r in found}
-    claims = records.report_mini(
-        args,
-        found,
-        title="Table 3: do free long kernels match S4 and S5?",
-        tasks=TASKS6,
-        titles=data.TITLES,
-        variants=map(label, TABLES),
-        label=lambda r: variant[r["run"]],
-        recipe=lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"], mini=True),
-        paper=paper_number,
-        claims=CLAIMS,
-        figure="table3-mini.png",
-    )
-    if args.mini:
-        return claims
-    full = [r for r in found if r["budget"] == "paper"]
-    rows = [[name, *(f"{v:.2f}" for v in TABLE3[name])] for name in ("S4 (Gu et al.)", "S5 (Smith et al.)")]
-    for name in dict.fromkeys([*map(label, TABLES), *sorted(variant[r["run"]] for r in full)]):
-        ours = [r for r in full if variant[r["run"]] == name]
-        rows += paper_and_ours_rows(name, TABLE3.get(name), ours, TASKS6)
-    print("### Table 3, as the paper ran it\n\nTest accuracy in %\n")
-    print(markdown(["Model", *(data.TITLES[name] for name in TASKS6), "Average"], rows) + "\n")
-    print(
-        "† with paper A's training techniques, optimiser, schedule and epochs (in Table 2 a dagger means\n"
-        "pretraining). The paper has MEGA's numbers in Table 2, and none for the models below. S4's size is\n"
-        "ours to choose: the configurations behind the row 'S4 (Gu et al.)'. The paper trained S5 on Text\n"
-        "retrieval for fewer epochs and does not say how many; ours has all 60. Rates may be below a\n"
-        "recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n\n"
-        "seeds; — = not run. An average needs all five.\n"
-    )
-    paper = lambda r: recipe(r["model"], r["task"], r["cell"]["techniques"])  # noqa: E731
-    records.print_reduced("Table 3", found, variant, paper, data.TITLES)
+    return exp_multitask.report_table(
+        args, records.report_records(args, __file__, COLUMNS, TABLES, ("techniques",)), title="Table 3",
+        question="do free long kernels match S4 and S5?", table=TABLE3, variants=[*map(label, TABLES)],
+        label=lambda r: label(r["model"], **r["cell"]), claims=CLAIMS,
+        recipe=lambda r, mini: recipe(r["model"], r["task"], **r["cell"], mini=mini),
+        notes="† with paper A's training techniques, optimiser, schedule and epochs (in Table 2 a dagger\n"
+        "means pretraining). The paper has MEGA's numbers in Table 2, and none for the models below. S4's\n"
+        "size is ours to choose: the configurations behind the row 'S4 (Gu et al.)'. The paper trained S5\n"
+        "on Text retrieval for fewer epochs and does not say how many; ours has all 60. Rates may be below\n"
+        "a recipe's where a run did not converge (Appendix A.2). Ours: mean ± standard deviation over n\n"
+        "seeds; — = not run. An average needs all five.\n",
+    )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ kernels
@@ -290,17 +249,19 @@ def figure_kernels(args, chosen):
     if not chosen:
         raise common.UserError("minGRU has no kernel; give another --model")
     if args.checkpoint:
-        model, state = trained(args.checkpoint)
+        model, state = records.rebuilt(args.checkpoint, models.SequenceModel)
+        if model.arguments["block"] not in DRAWN:
+            raise common.UserError(f"{args.checkpoint} has no long kernels; give one of {', '.join(DRAWN)}")
         run = args.checkpoint.resolve().parent.name
         return draw_kernels(args, run, run, [(f"epoch {state['epoch']}", model.arguments, model)])
-    for name in common.chosen(args.task, TASKS6):
+    for name in common.chosen(args.task, COLUMNS):
         panels = []
         for model in chosen:
             run = best_run(args, model, name)
             found = run["run"] if run else "no finished run, its start"
             print(f"{data.TITLES[name]}, {NAMES[model]}: {found}")
             if run:
-                network, _ = trained(args.out / run["run"] / "best.pt")
+                network, _ = records.rebuilt(args.out / run["run"] / "best.pt", models.SequenceModel)
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:
                 hp = recipe(model, name)
@@ -337,20 +298,9 @@ def best_run(args, model, name):
     that validated best. Runs of exp_spt that started at random do not count, nor those of the other scripts
     whose techniques are not as --no-techniques says."""
     wanted = {"techniques": "no" if args.no_techniques else "yes", "init": "structured"}
-    finished = [
-        r
-        for r in records.finished_runs(args, name, ("kernels", "multitask", "spt"))
-        if r["model"] == model and all(r["cell"].get(key, value) == value for key, value in wanted.items())
-    ]
-    return max(finished, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
-
-
-def trained(path):
-    """(model, checkpoint) of a best.pt. Raises UserError where it has no long kernels or is no such file."""
-    model, state = records.rebuilt(path, models.SequenceModel)
-    if model.arguments["block"] not in DRAWN:
-        raise common.UserError(f"{path} has no long kernels; give one of {', '.join(DRAWN)}")
-    return model, state
+    found = records.finished_runs(args, name, ("kernels", "multitask", "spt"))
+    found = [r for r in found if r["model"] == model and wanted.items() <= (wanted | r["cell"]).items()]
+    return max(found, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
 
 def plot(panels, heading, path):
@@ -370,14 +320,13 @@ def plot(panels, heading, path):
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, (title, start, after) in zip(axes.flat, panels):
-        colours = plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after)))
-        lines = [(start, ["0.6"] * len(start), ["at initialisation"] + [None] * len(start))]
-        lines += [(after, colours, [f"layer {i}" for i, _ in enumerate(after, 1)])]
-        for profiles, colours, names in lines:
-            unit = max((peak.max() for peak, _ in profiles), default=1)
-            for (peak, _), colour, name in zip(profiles, colours, names):
-                axis.plot(peak / unit, color=colour, linewidth=1, label=name)
-        last = len(start[0][0]) - 1
+        start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
+        first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
+        first.set_label("at initialisation")
+        if len(after):
+            axis.set_prop_cycle(color=plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after))))
+            axis.plot(after.T / after.max(), linewidth=1, label=[f"layer {i + 1}" for i in range(len(after))])
+        last = start.shape[1] - 1
         if last < PATHX_WIDTH**2 - 1:
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
@@ -385,8 +334,7 @@ def plot(panels, heading, path):
             width = math.isqrt(last + 1)  # of Path-X's images, or of Path-X-256's
             last = 8 * width
             ticks = range(0, last + 1, width)
-        axis.set(title=title, yscale="log", xlim=(0, last))
-        axis.set_ylim(bottom=1e-4)
+        axis.set(title=title, yscale="log", xlim=(0, last), ylim=(1e-4, None))
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
@@ -401,7 +349,7 @@ def plot(panels, heading, path):
 
 
 def main(argv=None):
-    parser = common.make_parser(__doc__, TASKS6)
+    parser = common.make_parser(__doc__, COLUMNS)
     # fmt: off
     add = parser.add_argument
     add("--model", nargs="+", choices=[*TABLES, "all"], metavar="MODEL",
@@ -420,7 +368,7 @@ def main(argv=None):
         if args.checkpoint:
             raise common.UserError("--checkpoint is for --figure kernels")
         chosen = common.chosen(args.model or (["gmlp"] if args.smoke else PRINTED), TABLES)
-        names = data.require(common.chosen(args.task, TASKS6), args)
+        names = data.require(common.chosen(args.task, COLUMNS), args)
         records.run_cells(args, product(names, chosen), run_cell, report)
 
 

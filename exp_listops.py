@@ -26,32 +26,24 @@ import torch
 
 import common
 import data
+import exp_locality
 import exp_multitask
 import listops
 import models
 import records
 from records import markdown, percent, summary
 
-# Nothing is trained here, so there is no table of hyper-parameters; --smoke trains this to have a model.
-SMOKE = dict(
-    block="transformer", depth=1, d_model=16, d_ff=32, position="rotary", lr=3e-3, weight_decay=0.05,
-    batch_size=16, epochs=1,
-)  # fmt: skip
-
-# Appendix B, in percent; the paper rounds, and has nothing between the root rule and its models.
-PAPER = {"always-0": 17, "root": 36}
-MODEL = exp_multitask.paper_number("listops", "Transformer ‡")  # "around 63 %" in the appendix
+MODEL = exp_multitask.paper_number(exp_multitask.TABLE2, "listops", "Transformer ‡")  # "around 63 %"
 FIGURE1_LIMIT = 14_000  # its common limit of the counts
 
 # ------------------------------------------------------------------------------------------ the idea
 
 OPERATIONS = ("MAX", "MED", "MIN", "SM")  # in the order of their symbols, which is the paper's
 GREEDY = np.array([9, 4, 0, -1])  # the commonest label of each; SM has none, -1 stands for a random digit
-RULES = {"always-0": None, "root": 0, "top-1": 1, "top-2": 2, "top-3": 3, "top-4": 4, "top-5": 5}
-DESCRIPTION = {
-    "always-0": "always 0",
-    "root": "root operation's commonest label",
-    **{f"top-{d}": f"top {d} level{'s' * (d > 1)} exact, the rest guessed by operation" for d in range(1, 6)},
+# {rule: (levels worked out, words, Appendix B's accuracy in percent, which it rounds)}
+RULES = {"always-0": (None, "always 0", 17), "root": (0, "root operation's commonest label", 36)} | {
+    f"top-{d}": (d, f"top {d} level{'s' * (d > 1)} exact, the rest guessed by operation", None)
+    for d in range(1, 6)
 }
 
 
@@ -77,21 +69,20 @@ def solve_top(tokens, offsets, depth, draw):
 
 def rule_accuracy(split, rule, seed, chunk=4_096):
     """Accuracy of a rule of RULES on a split."""
-    tokens, offsets, label = (t.numpy() for t in split)
-    if RULES[rule] is None:
+    (tokens, offsets, label), (depth, *_) = (t.numpy() for t in split), RULES[rule]
+    if depth is None:
         return float((label == 0).mean())
-    draw, right = np.random.default_rng([seed, RULES[rule]]), 0
+    draw, right = np.random.default_rng([seed, depth]), 0
     for start in range(0, len(label), chunk):  # bounds the memory
         edges = offsets[start : start + chunk + 1]
-        values = solve_top(tokens[edges[0] : edges[-1]], edges - edges[0], RULES[rule], draw)
+        values = solve_top(tokens[edges[0] : edges[-1]], edges - edges[0], depth, draw)
         right += int((values == label[start : start + chunk]).sum())
     return right / len(label)
 
 
-def label_counts(split):
+def counted(roots, labels):
     """(4, 10) number of examples for each root operation and label."""
-    roots = split.tokens[split.offsets[:-1]].long() - data.MAX_OP
-    return torch.bincount(roots * 10 + split.label, minlength=40).view(4, 10).numpy()
+    return np.bincount(roots * 10 + labels, minlength=40).reshape(4, 10)
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -104,51 +95,33 @@ def run_cell(args, task, rule, seed):
     if records.is_done(args, __file__, name):
         return
     started = time.monotonic()
-    train, val, test = (rule_accuracy(split, rule, seed) for split in (task.train, task.val, task.test))
-    line = dict(test_acc=test, val_acc=val, train_acc=train, data=task.source, argv=args.argv)
-    line |= dict(run=name, budget=records.budget(args, {}, {}), git=args.git[0], dirty=args.git[1])
-    line |= dict(seconds=round(time.monotonic() - started, 1))
+    line = {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
+    line |= dict(run=name, budget=records.budget(args, {}, {}), data=task.source, argv=args.argv)
+    line |= dict(git=args.git[0], dirty=args.git[1], seconds=round(time.monotonic() - started, 1))
     line |= dict(date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
     records.append_record(args.out / "results.jsonl", identity | line)
+    train, test = line["train_acc"], line["test_acc"]
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
 
 
-def train_smoke_model(args, task):
-    """A model for Figures 2 and 3."""
-    size = dict(vocab=task.vocab, classes=task.classes)
-    records.run_cell(
-        args, script=__file__, task=task, model="transformer", cell={}, hp=SMOKE, paper=SMOKE,
-        build=lambda: models.SequenceModel(**size, **common.model_rows(SMOKE)),
-        loss_fn=common.classify_loss, seed=args.seed,
-    )  # fmt: skip
-
-
-# Whose runs have a ListOps model; the classifier of spt-pretrain's is untrained.
-SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "listops")
-TRANSFORMERS = ("transformer", "rotary")
-
-
 def trained_model(args):
-    """(name, model) of a finished ListOps run; (None, None) where there is none. Of several runs a full one,
-    of these a Transformer's (the paper's), of these the one that validated best."""
-    finished = records.finished_runs(args, "listops", SCRIPTS)
-    if not finished:
-        return None, None
-    best = max(finished, key=lambda r: (r["budget"] == "paper", r["model"] in TRANSFORMERS, r["val_acc"]))
-    return rebuilt(args.out / best["run"] / "best.pt")
+    """(name, model) of a finished ListOps run; None where there is none. Of several runs a full one, of these
+    a Transformer's (the paper's), of these the one that validated best."""
+    exps = "locality", "multitask", "kernels", "positional", "spt"
+    found = records.finished_runs(args, "listops", exps)
+    found.sort(key=lambda r: (r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]))
+    return rebuilt(args.out / found[-1]["run"] / "best.pt") if found else None
 
 
 def rebuilt(path):
     """(name, model) of a best.pt that any of the scripts has written."""
-
-    def fits(arguments):
-        if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
-            raise ValueError("it is of another task; give the best.pt of a ListOps run")
-
-    model, state = records.rebuilt(path, models.SequenceModel, fits)
+    model, state = records.rebuilt(path, models.SequenceModel)
+    arguments = model.arguments
+    if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
+        raise common.UserError(f"{path} is of another task; give the best.pt of a ListOps run")
     if "objective" in state.get("hp", {}):
         raise common.UserError(f"{path} is pretrained only and has no trained classifier; give another")
-    return state["arguments"]["block"], model
+    return arguments["block"], model
 
 
 @torch.no_grad()
@@ -178,12 +151,12 @@ def report(args):
         print("### Appendix B: what simple rules get on ListOps" + " (mini tier)" * mini)
         print(f"\nAccuracy in %, data: {source}{', 20 to 96 tokens' * mini}\n")
         rows = []
-        for rule in RULES:
+        for rule, (_, words, paper) in RULES.items():
             ours = [r for r in group if r["cell"]["rule"] == rule]
             train = statistics.mean(r["train_acc"] for r in ours) if ours else None
-            row = [DESCRIPTION[rule], f"≈ {PAPER[rule]}" if rule in PAPER else "—", percent(train)]
-            difference = None if train is None or rule not in PAPER else train - PAPER[rule] / 100
-            rows.append([*row, percent(difference, signed=True), summary(ours)])
+            difference = None if None in (train, paper) else train - paper / 100
+            row = [words, f"≈ {paper}" if paper else "—", percent(train), percent(difference, signed=True)]
+            rows.append([*row, summary(ours)])
         rows.append(["Transformer ‡ (Table 2)", f"{MODEL:.2f}", "—", "—", "see exp_multitask"])
         counts = group[0]["data"]["counts"] if group else data.EXPECTED["listops"]
         examples = f"{limit or counts['train']:,}"
@@ -247,15 +220,14 @@ def plot_breakdown(roots, labels, predicted, name, path):
     right = predicted == labels
     title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
     figure, axes = four_panels("accuracy (%)", f"{title} (numbers: examples; hatched: the greedy answer)")
+    counts, hits = counted(roots, labels), counted(roots[right], labels[right])
     for operation, axis in enumerate(axes):
-        here = roots == operation
-        cells = [here & (labels == label) for label in range(10)]
-        counts = [int(cell.sum()) for cell in cells]
-        heights = [100 * right[cell].sum() / max(1, n) for cell, n in zip(cells, counts)]
         hatch = ["//" if label == GREEDY[operation] else "" for label in range(10)]
+        heights = 100 * hits[operation] / counts[operation].clip(1)
         bars = axis.bar(range(10), heights, color=COLOURS[operation], hatch=hatch, edgecolor="white")
-        axis.bar_label(bars, counts, padding=2, fontsize=7)
-        axis.set_title(f"root {OPERATIONS[operation]}: {right[here].sum() / max(1, here.sum()):.1%} right")
+        axis.bar_label(bars, counts[operation], padding=2, fontsize=7)
+        share = hits[operation].sum() / max(1, counts[operation].sum())
+        axis.set_title(f"root {OPERATIONS[operation]}: {share:.1%} right")
     axes[0].set_ylim(0, 108)
     records.save_figure(figure, path)
 
@@ -263,12 +235,12 @@ def plot_breakdown(roots, labels, predicted, name, path):
 def draw(args, task, figures, chosen):
     """`chosen`: (name, model) for Figures 2 and 3, or None for the best finished run's."""
     if 1 in figures:
-        plot_labels(label_counts(task.train), args.out / "listops-figure1.png")
-    plots = {f: plot for f, plot in ((2, plot_gain), (3, plot_breakdown)) if f in figures}
-    if not plots:
+        roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
+        plot_labels(counted(roots.numpy(), task.train.label.numpy()), args.out / "listops-figure1.png")
+    if figures == {1}:
         return
-    name, model = chosen or trained_model(args)
-    if model is None:
+    chosen = chosen or trained_model(args)
+    if not chosen:
         missing = (
             f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
             "--checkpoint, or train one with `python exp_multitask.py --task listops --model transformer`"
@@ -276,9 +248,12 @@ def draw(args, task, figures, chosen):
         if args.figure:  # it was asked for
             raise common.UserError(missing)
         return print(missing)
+    name, model = chosen
     found = predictions(model, task, "test", args)
-    for figure, plot in plots.items():
-        plot(*found, name, args.out / f"listops-figure{figure}.png")
+    if 2 in figures:
+        plot_gain(*found, name, args.out / "listops-figure2.png")
+    if 3 in figures:
+        plot_breakdown(*found, name, args.out / "listops-figure3.png")
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -292,20 +267,21 @@ def main(argv=None):
         help="draw only these (default: measure the rules and draw all)")
     add("--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3")
     # fmt: on
-    parser.set_defaults(task=["listops"])
+    parser.set_defaults(task=["listops"], no_techniques=False, norm_place=None)
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
         if args.report is not None:
             return report(args)
-        if args.checkpoint and args.figure == [1]:
+        figures = {*(args.figure or (1, 2, 3))}
+        if args.checkpoint and figures == {1}:
             raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
         chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
         task = data.load("listops", args.data_dir, augment="none", smoke=args.smoke, mini=args.mini)
         if not args.figure:
             records.run_cells(args, [(task, rule) for rule in RULES], run_cell)
-        if args.smoke and not args.checkpoint and args.figure != [1]:
-            train_smoke_model(args, task)
-        draw(args, task, args.figure or (1, 2, 3), chosen)
+        if args.smoke and not args.checkpoint and figures != {1}:
+            exp_locality.run_cell(args, "listops", 5, args.seed)
+        draw(args, task, figures, chosen)
 
 
 if __name__ == "__main__":

@@ -52,16 +52,6 @@ TABLE5 = dict(
     weight_decay = (  0.05,    0.05,   0.05,   0.01,   0.01),
     epochs       = (   120,     200,     67,     80,     60),  # Pathfinder 200 on the hard set alone
 )
-# The mini tier: the rows that differ.
-MINI5 = TABLE5 | dict(
-    d_model      = (    64,      64,     64,     64,     64),
-    depth        = (     4,       2,      2,      2,      2),
-    heads        = (     2,       2,      2,      2,      2),
-    d_ff         = (   128,     128,    128,    128,    128),
-    lr           = (  1e-3,    1e-3,   1e-3,   3e-3,   3e-3),
-    batch_size   = (    32,      32,     32,     16,     32),
-    epochs       = (     6,       4,     10,      6,      6),
-)
 
 # MEGA: the sizes and rates of facebookresearch/mega, whose column order this is, with the exceptions of
 # Appendix A.2: softmax attention everywhere (theirs: "laplace" for image and pathfinder), Table 5's epochs.
@@ -87,19 +77,6 @@ TABLE_MEGA = dict(
     weight_decay = (  0.01,    0.01,    0.04,    0.02,    0.01),
     epochs       = (   120,      80,      60,     200,      67),
 )
-MINI_MEGA = TABLE_MEGA | dict(
-    depth        = (     4,       2,       2,       2,       2),
-    d_model      = (    64,      64,      64,      64,      64),
-    d_hidden     = (   128,     128,     128,     128,     128),
-    d_attention  = (    32,      32,      32,      32,      32),
-    dropout      = (   0.0,     0.0,     0.0,     0.0,     0.0),
-    embedding_dropout = (0.0,) * 5,
-    embedding_std = (0.125,) * 5,
-    lr           = (  1e-3,    3e-3,    3e-3,    1e-3,    1e-3),
-    batch_size   = (    32,      16,      32,      32,      32),
-    weight_decay = (  0.05,    0.01,    0.01,    0.05,    0.05),
-    epochs       = (     6,       6,       6,       4,      10),
-)
 # MEGA ‡, the block of the authors' public code: MEGA's sizes, and its rate where that is not too high for it.
 SHARED = ("depth", "d_model", "d_hidden", "d_attention", "ema_dim", "dropout", "clip", "batch_size")
 SHARED += ("weight_decay", "epochs")
@@ -108,16 +85,17 @@ TABLE_EMA = {row: TABLE_MEGA[row] for row in SHARED} | dict(
     truncation   = (  None,    2048,    2048,    1025,    1025),
     lr           = (  1e-3,    4e-3,    3e-3,    1e-3,    1e-3),
 )
-MINI_EMA = {row: MINI_MEGA[row] for row in SHARED} | dict(
-    d_ff         = (   128,     128,     128,     128,     128),
-    truncation   = (  None,    None,    None,    None,    None),
-    lr           = (  1e-3,    3e-3,    3e-3,    1e-3,    1e-3),
-)
-TABLES = {  # with the mini tier's and the columns
-    "transformer":   (TABLE5, MINI5, TASKS5),
-    "mega":          (TABLE_MEGA, MINI_MEGA, TASKS_MEGA),
-    "ema-attention": (TABLE_EMA, MINI_EMA, TASKS_MEGA),
+TABLES = {
+    "transformer": (TABLE5, TASKS5), "mega": (TABLE_MEGA, TASKS_MEGA),
+    "ema-attention": (TABLE_EMA, TASKS_MEGA),
 }
+# The mini tier: of each model's own table the rows that differ, for each of COLUMNS or for all tasks alike.
+COLUMNS = ("image", "pathfinder", "text", "retrieval", "listops")
+MINI = dict(
+    depth=(2, 2, 2, 2, 4), d_model=64, heads=2, d_ff=128, d_hidden=128, d_attention=32, dropout=0.0,
+    embedding_dropout=0.0, embedding_std=0.125, lr=(1e-3, 1e-3, 3e-3, 3e-3, 1e-3), epochs=(4, 10, 6, 6, 6),
+    weight_decay=(0.05, 0.05, 0.01, 0.01, 0.05), batch_size=(32, 32, 16, 32, 32),
+)
 # Without the techniques two models want another rate on the texts; searched like the others.
 MINI_LR = {(task, model, "no"): 1e-3 for task in ("text", "retrieval") for model in ("transformer", "mega")}
 # Not in the paper: a parent with one thing changed. Which part of it does the work?
@@ -128,10 +106,9 @@ VARIANTS = {
     "gau":            ("mega", dict(ema=False)),             # MEGA without its moving average
 }
 MAX_LENGTH = dict(listops=2000, image=1024, pathfinder=1024, text=4096, retrieval=4096)  # Table 6
-MINI_LENGTH = dict(listops=96, image=256, pathfinder=256, text=256, retrieval=256)
+MINI_LENGTH = data.MINI_LENGTHS
 
-# Table 2: test accuracy in percent and the average that the paper prints (Path-X was not run).
-COLUMNS = ("image", "pathfinder", "text", "retrieval", "listops")
+# Table 2: test accuracy in percent, columns as COLUMNS, and the printed average (Path-X was not run).
 TABLE2 = {
     "Transformer (Tay et al.)":    (42.44, 71.40, 64.27, 57.46, 36.37, 54.39),
     "Transformer † (Amos et al.)": (86.04, 94.16, 91.02, 91.57, 61.49, 84.86),
@@ -179,13 +156,19 @@ def recipe(model, name, techniques="yes", mini=False):
     """Everything that one cell is trained with, as the paper trained it; or "no" techniques: clean
     examples, one loss, and of Pathfinder the hard set alone, three times as often."""
     parent, changed = VARIANTS.get(model, (model, {}))
-    table, small, tasks = TABLES[parent]
-    hp = {"block": parent} | common.column(small if mini else table, tasks, name) | changed
-    hp |= {"max_length": (MINI_LENGTH if mini else MAX_LENGTH)[name]}
+    hp = {"block": parent} | common.column(*TABLES[parent], name) | changed | {"max_length": MAX_LENGTH[name]}
     hp["position"] = "rotary" if parent == "transformer" else "none"  # MEGA's is inside its blocks
     if mini:
+        hp |= mini_rows(hp, name) | ({"truncation": None} if parent == "ema-attention" else {})
         hp["lr"] = MINI_LR.get((name, parent, techniques), hp["lr"])
     return hp | data.technique_rows(name, techniques, mini)
+
+
+def mini_rows(hp, name, table=MINI):
+    """What the mini tier has in place of the rows of a recipe."""
+    at = COLUMNS.index(name)
+    rows = {row: v[at] if isinstance(v, tuple) else v for row, v in table.items() if row in hp}
+    return rows | {"max_length": data.MINI_LENGTHS[name]}
 
 
 def build(task, hp):
@@ -217,14 +200,14 @@ def smoke_rows(hp, name):
 def run_cell(args, name, model, seed):
     techniques = "no" if args.no_techniques else "yes"
     paper = recipe(model, name, techniques, args.mini)
-    if paper["block"] != "transformer" and args.lr and not args.mini:
-        paper["lr"] = min(args.lr, paper["lr"])  # Appendix A.2: lowered where a run did not converge
-    expected = paper_number(name, LABELS[model, techniques])
+    expected = paper_number(TABLE2, name, LABELS[model, techniques])
     train(args, __file__, name, model, {"techniques": techniques}, paper, seed, expected)
 
 
 def train(args, script, name, model, cell, paper, seed, expected=None):
     """One cell of a script whose models `build` makes; the flags change `paper`, its recipe."""
+    if paper["block"] not in ("conv", "transformer", "gmlp") and args.lr and not args.mini:
+        paper["lr"] = min(args.lr, paper["lr"])  # Appendix A.2: others' rates, lowered for runs that diverged
     hp = paper | (smoke_rows(paper, name) if args.smoke else {}) | common.overrides(args)
     task = data.load_recipe(name, args, hp, seed)
     records.run_cell(
@@ -233,41 +216,55 @@ def train(args, script, name, model, cell, paper, seed, expected=None):
     )  # fmt: skip
 
 
-def paper_number(name, row):
-    """Table 2's accuracy in percent, or None for what it does not have."""
-    return TABLE2[row][COLUMNS.index(name)] if row in TABLE2 else None
+def paper_number(table, name, row):
+    """A table's accuracy in percent, or None for what it does not have."""
+    return table[row][COLUMNS.index(name)] if row in table else None
 
 
 # ------------------------------------------------------------------------------------------ the report
 
 
-def recipe_of(record, mini=False):
-    return recipe(record["model"], record["task"], record["cell"]["techniques"], mini)
-
-
 def report(args):
     found = records.report_records(args, __file__, COLUMNS, [*TABLES, *VARIANTS], ("techniques",))
-    variant = {r["run"]: LABELS[r["model"], r["cell"]["techniques"]] for r in found}
-    claims = records.report_mini(
-        args, found, title="Table 2: what do the training techniques give?", tasks=COLUMNS,
-        titles=data.TITLES, variants=LABELS.values(), label=lambda r: variant[r["run"]],
-        recipe=lambda r: recipe_of(r, mini=True), paper=paper_number, claims=CLAIMS, figure="table2-mini.png",
+    claims = report_table(
+        args, found, title="Table 2", question="what do the training techniques give?", table=TABLE2,
+        variants=LABELS.values(), label=lambda r: LABELS[r["model"], r["cell"]["techniques"]],
+        recipe=lambda r, mini: recipe(r["model"], r["task"], r["cell"]["techniques"], mini), claims=CLAIMS,
+        notes="† pretrained on the task's own inputs. ‡ with paper A's training techniques. Ours: mean ±\n"
+        "standard deviation over n seeds, test accuracy at the best validation; — = not run. An average\n"
+        "needs all five. Path-X was not run in the paper. MEGA's rate may be below its recipe's\n"
+        "(Appendix A.2).\n",
     )  # fmt: skip
     plot_data(found, args.out / "techniques-are-data-mini.png")
+    return claims
+
+
+def report_table(args, found, *, title, question, table, variants, label, recipe, claims, notes):
+    """Print a table at the mini tier and, without --mini, as the paper ran it and at reduced budgets ->
+    [records.Judged].
+
+    found      records, see records.report_records
+    table      {row: the paper's accuracies in percent, columns as COLUMNS, and their average}
+    variants   our rows, in their order; more are added as records have them
+    label      record -> its row
+    recipe     (record, mini) -> the recipe of its cell
+    """
+    variant = {r["run"]: label(r) for r in found}
+    claims = records.report_mini(
+        args, found, title=f"{title}: {question}", tasks=COLUMNS, titles=data.TITLES, variants=variants,
+        label=label, recipe=lambda r: recipe(r, True), paper=lambda *cell: paper_number(table, *cell),
+        claims=claims, figure=f"{title.replace(' ', '').lower()}-mini.png",
+    )  # fmt: skip
     if args.mini:
         return claims
-    print("### Table 2, as the paper ran it\n\nTest accuracy in %\n")
+    full = [r for r in found if r["budget"] == "paper"]
     rows = []
-    for label in dict.fromkeys([*TABLE2, *LABELS.values()]):
-        ours = [r for r in found if r["budget"] == "paper" and variant[r["run"]] == label]
-        rows += paper_and_ours_rows(label, TABLE2.get(label), ours, COLUMNS)
-    print(markdown(["Model", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
-    print(
-        "† pretrained on the task's own inputs. ‡ with paper A's training techniques. Ours: mean ± standard\n"
-        "deviation over n seeds, test accuracy at the best validation; — = not run. An average needs all\n"
-        "five. Path-X was not run in the paper. MEGA's rate may be below its recipe's (Appendix A.2).\n"
-    )
-    records.print_reduced("Table 2", found, variant, recipe_of, data.TITLES)
+    for row in dict.fromkeys([*table, *variants, *sorted(map(label, full))]):
+        ours = [r for r in full if label(r) == row]
+        rows += paper_and_ours_rows(row, table.get(row), ours, COLUMNS)
+    print(f"### {title}, as the paper ran it\n\nTest accuracy in %\n")
+    print(markdown(["", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + f"\n\n{notes}")
+    records.print_reduced(title, found, variant, lambda r: recipe(r, False), data.TITLES)
 
 
 def plot_data(found, path):

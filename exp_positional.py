@@ -25,26 +25,21 @@ import common
 import data
 import exp_multitask
 import records
-from exp_multitask import COLUMNS, recipe
-from records import markdown, paper_and_ours_rows
+from exp_multitask import COLUMNS, paper_number, recipe
 
-# fmt: off
-# The hyper-parameters are those of Table 5 (of MINI5 with --mini), see exp_multitask.recipe.
-# Table 4: test accuracy in percent. Columns: position, techniques.
-COLUMNS4 = (("learned", "yes"), ("sinusoidal", "yes"), ("rotary", "no"), ("rotary", "yes"))
-TABLE4 = dict(
-    image      = (67.87, 85.52, 58.84, 88.15),
-    pathfinder = (90.48, 92.81, 67.09, 96.28),
-    text       = (64.49, 88.47, 69.73, 90.33),
-    retrieval  = (83.31, 87.06, 85.34, 90.80),
-    listops    = (41.30, 47.55, 43.90, 62.90),
-    average    = (69.49, 80.28, 64.98, 85.69),
-)
-MINI_LR = {("listops", "sinusoidal"): 3e-3}  # the mini tier's, where the search found another than MINI5's
-# fmt: on
+# The hyper-parameters are those of Table 5 (with --mini of MINI), see exp_multitask.recipe.
+MINI_LR = {("listops", "sinusoidal"): 3e-3}  # the mini tier's, where the search found another than MINI's
+
+# Table 4: test accuracy in percent, columns as COLUMNS, and the printed average.
+ROTARY, SINUSOIDAL, LEARNED = (f"{p}, techniques" for p in ("rotary", "sinusoidal", "learned"))
+TABLE4 = {
+    LEARNED: (67.87, 90.48, 64.49, 83.31, 41.30, 69.49),
+    SINUSOIDAL: (85.52, 92.81, 88.47, 87.06, 47.55, 80.28),
+    "rotary, no techniques": (58.84, 67.09, 69.73, 85.34, 43.90, 64.98),
+    ROTARY: (88.15, 96.28, 90.33, 90.80, 62.90, 85.69),
+}
 
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
-ROTARY, SINUSOIDAL, LEARNED = (f"{p}, techniques" for p in ("rotary", "sinusoidal", "learned"))
 CLAIMS = [
     ("ListOps: rotary over sinusoidal", [(1, "listops", ROTARY), (-1, "listops", SINUSOIDAL)], 2, None),
     ("ListOps: rotary over learned", [(1, "listops", ROTARY), (-1, "listops", LEARNED)], 2, None),
@@ -77,58 +72,37 @@ def run_cell(args, name, position, seed):
     cell = {"position": position, "techniques": "no" if args.no_techniques else "yes"}
     cell |= {"half": "flipped"} if args.flip_half else {}
     paper = variant_recipe(name, **cell, mini=args.mini)
-    expected = paper_number(name, label(**cell))
+    expected = paper_number(TABLE4, name, label(**cell))
     exp_multitask.train(args, __file__, name, "transformer", cell, paper, seed, expected)
-
-
-def paper_number(name, row):
-    """Table 4's accuracy in percent, or None for what it does not have."""
-    return dict(zip([label(*column) for column in COLUMNS4], TABLE4[name])).get(row)
 
 
 # ------------------------------------------------------------------------------------------ the report
 
 
 def report(args):
-    cell, transformer = ("position", "techniques", "half"), (COLUMNS, ["transformer"])
-    found = records.report_records(args, __file__, *transformer, cell)
     # exp_multitask's Transformer is this table's rotary column: the same recipe, so the same run.
-    own = {same_run(r) for r in found}
-    for r in records.report_records(args, exp_multitask.__file__, *transformer, cell):
-        of_data = r["limit"] or r["hp"].get("steps")  # rows of Table 2's own
-        if same_run(r) not in own and not of_data:
-            found.append(r | {"cell": {"position": "rotary", **r["cell"]}})
-    variant = {r["run"]: label(**r["cell"]) for r in found}
-    claims = records.report_mini(
-        args, found, title="Table 4: which positions does a Transformer need?", tasks=COLUMNS,
-        titles=data.TITLES, variants=[label(*column) for column in reversed(COLUMNS4)],
-        label=lambda r: variant[r["run"]], paper=paper_number, claims=CLAIMS,
-        recipe=lambda r: variant_recipe(r["task"], **r["cell"], mini=True), figure="table4-mini.png",
+    once, cell = {}, ("position", "techniques", "half")
+    for script in (exp_multitask.__file__, __file__):
+        for r in records.report_records(args, script, COLUMNS, ["transformer"], cell):
+            of_data = r["limit"] or r["hp"].get("steps")  # rows of Table 2's own
+            if script == __file__ or not of_data:
+                once[same_run(r)] = r | {"cell": {"position": "rotary", **r["cell"]}}
+    return exp_multitask.report_table(
+        args, [*once.values()], title="Table 4", question="which positions does a Transformer need?",
+        table=TABLE4, variants=[*reversed(TABLE4)], label=lambda r: label(**r["cell"]), claims=CLAIMS,
+        recipe=lambda r, mini: variant_recipe(r["task"], **r["cell"], mini=mini),
+        notes="The paper's columns 'learned' and 'rotary, no techniques' are inferred: our copy of the\n"
+        "paper scrambles Table 4; which numbers form a column follows from the printed averages, which of\n"
+        "these two is which from the text around it. Rotary with techniques is Table 2's Transformer ‡, and\n"
+        "runs of exp_multitask count here. — = not run. An average needs all five. Path-X was not run.\n",
     )  # fmt: skip
-    if args.mini:
-        return claims
-    paper = {label(*key): [TABLE4[name][i] for name in TABLE4] for i, key in enumerate(COLUMNS4)}
-    full = [r for r in found if r["budget"] == "paper"]
-    rows = []
-    for name in dict.fromkeys([*paper, *sorted(variant[r["run"]] for r in full)]):
-        ours = [r for r in full if variant[r["run"]] == name]
-        rows += paper_and_ours_rows(name, paper.get(name), ours, COLUMNS)
-    print("### Table 4, as the paper ran it\n\nTest accuracy in %\n")
-    print(markdown(["Position", *(data.TITLES[name] for name in COLUMNS), "Average"], rows) + "\n")
-    print(
-        "The paper's columns 'learned' and 'rotary, no techniques' are inferred: our copy of the paper\n"
-        "scrambles Table 4; which numbers form a column follows from the printed averages, which of these\n"
-        "two is which from the text around it. Rotary with techniques is Table 2's Transformer ‡, and runs\n"
-        "of exp_multitask count here. — = not run. An average needs all five. Path-X was not run.\n"
-    )
-    own_recipe = lambda r: variant_recipe(r["task"], **r["cell"])  # noqa: E731
-    records.print_reduced("Table 4", found, variant, own_recipe, data.TITLES)
 
 
 def same_run(record):
     """What two records share that are one and the same training, whichever script did it."""
     shared = [record[k] for k in ("task", "seed", "limit", "budget", "hp")]
-    return json.dumps([*shared, record["data"]["hash"]], sort_keys=True)
+    techniques = record["cell"]["techniques"]  # without which mini Pathfinder is the same training
+    return json.dumps([*shared, techniques, record["data"]["hash"]], sort_keys=True)
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -12,6 +12,7 @@ import torch
 import bench
 import common
 import data
+import exp_multitask
 
 
 def test_views_are_no_launches():
@@ -21,22 +22,17 @@ def test_views_are_no_launches():
     assert mode.count == 2
 
 
-@pytest.mark.parametrize(
-    "model, name, most",
-    [("conv-5", "text", 190), ("transformer", "image", 580), ("s4", "image", 1160), ("s5", "image", 860)],
-)
-def test_a_step_stays_below_a_stated_number_of_launches(model, name, most):
-    """So many operations were counted when this was written, plus a tenth; more would cost a GPU time."""
-    hp = bench.recipe(model, name)
-    hp |= {row: 32 for row in ("d_model", "d_hidden", "d_ff") if row in hp} | {"batch_size": 2}
-    task = bench.stand_in(name, 4, hp)
-    network = bench.SCRIPTS[model].build(task, hp)
+def test_a_step_stays_below_a_stated_number_of_launches():
+    """159 were counted, here plus a tenth; more would cost a GPU time. Of blocks see test_models.py."""
+    hp = bench.recipe("conv-5", "text") | dict(d_model=32, d_hidden=32, batch_size=2)
+    task = bench.stand_in("text", 4, hp)
+    network = exp_multitask.build(task, hp)
     optimizer = common.make_optimizer(network, hp)
     batch = next(task.training_batches([torch.arange(2)], torch.Generator(), 0))
     autocast = torch.autocast("cpu", torch.bfloat16)
     common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, {"totals": {}})
     counts = bench.count_launches(network, optimizer, batch, autocast)
-    assert sum(counts) <= most, counts
+    assert sum(counts) <= 175, counts
 
 
 def test_samples_of_a_plan_are_near_its_mean():
@@ -74,9 +70,8 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
 
 
 def test_hours_are_of_all_steps_and_a_third_for_each_evaluated_batch():
-    assert (
-        bench.projected_steps("image", {"epochs": 2, "batch_size": 100}) == 2 * 450 + (2 * 50 + 2 * 100) / 3
-    )
+    steps = bench.projected_steps("image", {"epochs": 2, "batch_size": 100})
+    assert steps == 2 * 450 + (2 * 50 + 2 * 100) / 3
 
 
 @pytest.mark.parametrize("whole, splittable, state, part", [
@@ -95,7 +90,7 @@ def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [line["part"] for line in lines] == ["step", "memory"] and lines[0]["ms"] > 0
     hp, task = bench.recipe("s5", "text"), data.load("text", "", smoke=True, denoise=True)
-    model = bench.SCRIPTS["s5"].build(task, hp)
+    model = exp_multitask.build(task, hp)
     assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
     assert "| s5    | text | 50 " in capsys.readouterr().out
 

@@ -8,11 +8,14 @@ import argparse
 import ast
 import json
 import statistics
+from contextlib import nullcontext
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import exit_code, lines_of, stop_at
+from test_listops import decode, parse, rows, value
 
 import common
 import data
@@ -28,7 +31,8 @@ import models
 import records
 
 torch.set_num_threads(1)
-PAPER_A = (exp_multitask, exp_kernels, exp_positional)
+TABLES = {exp_multitask: exp_multitask.TABLE2, exp_kernels: exp_kernels.TABLE3}
+TABLES |= {exp_positional: exp_positional.TABLE4}
 
 # ------------------------------------------------------------------------------------------ the tables
 
@@ -85,11 +89,10 @@ PRINTED = {name: tuple(map(float, text.split())) for name, text in PRINTED.items
 
 
 def test_printed_numbers_are_the_papers_and_their_averages_hold():
-    for i, name in enumerate((*exp_multitask.COLUMNS, "average")):
-        ours = [row[i] for row in (*exp_multitask.TABLE2.values(), *exp_kernels.TABLE3.values())]
-        assert (*ours, *exp_positional.TABLE4[name]) == PRINTED[name]
-    for column in zip(*(PRINTED[name] for name in exp_multitask.COLUMNS), PRINTED["average"]):
-        assert statistics.mean(column[:5]) == pytest.approx(column[5], abs=0.006)
+    printed = [line for table in TABLES.values() for line in table.values()]
+    for *accuracies, average in printed:
+        assert statistics.mean(accuracies) == pytest.approx(average, abs=0.006)
+    assert dict(zip((*exp_multitask.COLUMNS, "average"), zip(*printed))) == PRINTED
 
 
 def test_variants_change_one_thing():
@@ -99,9 +102,9 @@ def test_variants_change_one_thing():
     full = exp_multitask.recipe("transformer", "pathfinder")
     without = exp_multitask.recipe("transformer", "pathfinder", "no")
     assert changed(full, without) == {"technique", "augment", "epochs"} and without["epochs"] == 200
-    for model, (parent, rows) in exp_multitask.VARIANTS.items():
+    for model, (parent, change) in exp_multitask.VARIANTS.items():
         args = (exp_multitask.recipe(m, "text") for m in (model, parent))
-        assert changed(*args) == {*rows}
+        assert changed(*args) == {*change}
     flipped = exp_positional.variant_recipe("text", "rotary", half="flipped")
     assert changed(exp_positional.variant_recipe("text", "rotary"), flipped) == {"disable_half"}
 
@@ -120,19 +123,16 @@ def tasks():
     return found
 
 
-CELLS = [(exp_multitask, model) for model in (*exp_multitask.TABLES, *exp_multitask.VARIANTS)]
-CELLS += [(exp_kernels, model) for model in exp_kernels.TABLES]
-CELLS += [(exp_positional, position) for position in exp_positional.POSITIONS]
+CELLS = {f"multitask {m}": partial(exp_multitask.recipe, m) for m in exp_multitask.NAMES}
+CELLS |= {f"kernels {m}": partial(exp_kernels.recipe, m) for m in exp_kernels.TABLES}
+CELLS |= {p: partial(exp_positional.variant_recipe, position=p) for p in exp_positional.POSITIONS}
 
 
-@pytest.mark.parametrize("script, model", CELLS, ids=lambda x: x if isinstance(x, str) else x.__name__[4:])
-def test_every_cell_takes_two_steps_and_reaches_all_its_parameters(tasks, script, model):
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_takes_two_steps_and_reaches_all_its_parameters(tasks, cell):
     narrow = dict(d_model=16, d_hidden=16, d_ff=16, d_state=8, d_attention=8, depth=1, heads=2, blocks=1)
     for name, mini in [(name, False) for name in tasks] + [("text", True)]:
-        if script is exp_positional:
-            hp = exp_positional.variant_recipe(name, model, mini=mini)
-        else:
-            hp = script.recipe(model, name, mini=mini)
+        hp = CELLS[cell](name=name, mini=mini)
         hp |= {row: value for row, value in narrow.items() if row in hp}
         if name in ("text", "retrieval"):
             hp["max_length"] = 256
@@ -143,11 +143,8 @@ def test_every_cell_takes_two_steps_and_reaches_all_its_parameters(tasks, script
             batch = tasks[name].gather("train", torch.arange(2))
             if hp["technique"] == "denoising":
                 batch = data.corrupt(batch, noise, tasks[name].vocab)
-            optimizer.zero_grad()
-            loss, _ = common.multitask_loss(network, batch)
-            loss.backward()
-            optimizer.step()
-            assert loss.isfinite(), name
+            step = network, optimizer, batch, common.multitask_loss, hp, nullcontext(), {"totals": {}}
+            assert common.train_step(*step).isfinite(), name
         missed = [n for n, p in network.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
         assert missed == [], name
 
@@ -161,22 +158,19 @@ def test_no_techniques_means_clean_examples_and_one_loss(tmp_path):
     assert "masked_acc" not in curve["train"]
 
 
-@pytest.mark.parametrize(
-    "script, words",
-    [
-        (exp_positional, "--task text --position learned --flip-half --smoke"),
-        (exp_kernels, "--task text --figure kernels --checkpoint nowhere/best.pt"),
-        (exp_kernels, "--task text --figure kernels --model mingru"),
-        (exp_kernels, "--task text --smoke --checkpoint nowhere/best.pt"),
-        (exp_kernels, "--task text --figure kernels --lr 0.1"),
-        (exp_listops, "--figure 3 --smoke --checkpoint nowhere/best.pt"),
-        (exp_listops, "--figure 1 --smoke --checkpoint nowhere/best.pt"),
-        (exp_listops, "--epochs 3"),
-        (exp_multitask, "--task text listops --smoke --max-length 64"),
-        (exp_multitask, "--task all --smoke --augment flip"),
-        (exp_range, "--task text --figure range"),
-    ],
-)
+@pytest.mark.parametrize("script, words", [
+    (exp_positional, "--task text --position learned --flip-half --smoke"),
+    (exp_kernels, "--task text --figure kernels --checkpoint nowhere/best.pt"),
+    (exp_kernels, "--task text --figure kernels --model mingru"),
+    (exp_kernels, "--task text --smoke --checkpoint nowhere/best.pt"),
+    (exp_kernels, "--task text --figure kernels --lr 0.1"),
+    (exp_listops, "--figure 3 --smoke --checkpoint nowhere/best.pt"),
+    (exp_listops, "--figure 1 --smoke --checkpoint nowhere/best.pt"),
+    (exp_listops, "--epochs 3"),
+    (exp_multitask, "--task text listops --smoke --max-length 64"),
+    (exp_multitask, "--task all --smoke --augment flip"),
+    (exp_range, "--task text --figure range"),
+])  # fmt: skip
 def test_a_flag_that_cannot_be_meant_ends_in_one_sentence(script, words, tmp_path, capsys):
     assert exit_code(script.main, *words.split(), "--out", tmp_path, "--data-dir", tmp_path) == 2
     assert "error: " in capsys.readouterr().err.splitlines()[-1]
@@ -186,20 +180,16 @@ def test_a_flag_that_cannot_be_meant_ends_in_one_sentence(script, words, tmp_pat
 # ------------------------------------------------------------------------------------------ reports
 
 
-@pytest.mark.parametrize("script", (*PAPER_A, exp_listops, exp_range))
-def test_a_report_without_records_prints_the_papers_numbers(script, tmp_path, capsys):
+@pytest.mark.parametrize("script, table", [*TABLES.items(), (exp_listops, {"": (62.90,)}), (exp_range, {})])
+def test_a_report_without_records_prints_the_papers_numbers(script, table, tmp_path, capsys):
     out, _ = reported(script, [], tmp_path, capsys)
-    tables = {exp_multitask: exp_multitask.TABLE2, exp_kernels: exp_kernels.TABLE3}
-    tables |= {exp_positional: exp_positional.TABLE4, exp_listops: {"model": (62.90,)}}
-    for values in tables.get(script, {}).values():
-        assert all(f" {value:.2f} " in out for value in values)
+    assert all(f" {value:.2f} " in out for values in table.values() for value in values)
     assert "n=1" not in out and "reduced" not in out
 
 
-def fake(exp, task, model, cell, accuracy, hp, seed=0, budget="paper", limit=None):
-    run = f"{exp}-{task}-{model}-{sorted(cell.items())}-{seed}-{budget}-{limit}-{hp.get('lr')}"
-    line = dict(exp=exp, task=task, model=model, cell=cell, seed=seed, budget=budget, limit=limit, hp=hp)
-    line |= dict(run=run, test_acc=accuracy, val_acc=accuracy, date=f"2026-01-0{seed + 1}", smoke=False)
+def fake(exp, task, model, cell, accuracy, hp, seed=0, budget="paper"):
+    line = dict(exp=exp, task=task, model=model, cell=cell, seed=seed, budget=budget, limit=None, hp=hp)
+    line |= dict(run=json.dumps(line), test_acc=accuracy, val_acc=accuracy, date="2026", smoke=False)
     return line | {"data": {"hash": "a"}, "seconds": 60.0}
 
 
@@ -213,35 +203,31 @@ def reported(script, lines, tmp_path, capsys):
     return out, {cells[0]: cells[1:] for cells in split}
 
 
-def test_a_report_compares_and_averages_only_whole_rows(tmp_path, capsys):
-    names, cell = exp_kernels.TASKS6, {"techniques": "yes"}
+def test_a_report_compares_and_averages_only_whole_rows_of_full_runs(tmp_path, capsys):
+    names, cell = exp_kernels.COLUMNS, {"techniques": "yes"}
+    hp, slower = exp_kernels.recipe("gmlp", "text"), exp_kernels.recipe("s4", "text") | {"lr": 1e-3}
     lines = [fake("kernels", n, "gmlp", cell, 0.9, exp_kernels.recipe("gmlp", n)) for n in names]
-    lines += [fake("kernels", "text", "gmlp", cell, 0.92, exp_kernels.recipe("gmlp", "text"), seed=1)]
+    lines += [fake("kernels", "text", "gmlp", cell, 0.92, hp, seed=1)]
+    lines += [fake("kernels", "text", "gmlp", cell, 0.1, hp | {"epochs": 4}, budget="reduced")]
     lines += [fake("kernels", n, "s4", cell, 0.8, exp_kernels.recipe("s4", n)) for n in names[:4]]
-    slower = exp_kernels.recipe("s4", "text") | {"lr": 1e-3}  # another rate is another cell, not a seed
-    lines += [fake("kernels", "text", "s4", cell, 0.85, slower)]
+    lines += [fake("kernels", "text", "s4", cell, 0.85, slower)]  # another rate is another cell, not a seed
     out, rows = reported(exp_kernels, lines, tmp_path, capsys)
     assert rows["gMLP †, ours"][2:] == ["91.00 ± 1.41 (n=2)", "90.00 (n=1)", "90.00 (n=1)", "90.20"]
     assert "+4.22" in out  # 90.20 against 85.98
     assert rows["S4 †, ours"] == ["80.00 (n=1)", "80.00 (n=1)", "85.00 (n=1)", "80.00 (n=1)", "—", "—"]
+    assert rows["Text"] == ["gMLP †", "10.00 (n=1)", "4 of 80 epochs"]
 
 
-def test_budgets_never_mix_and_a_run_of_two_scripts_counts_once(tmp_path, capsys):
-    def line(position, accuracy, budget="reduced", **changed):
-        hp = exp_positional.variant_recipe("listops", position, mini=budget == "mini") | changed
-        cell = {"position": position, "techniques": "yes"}
-        return fake("positional", "listops", "transformer", cell, accuracy, hp, budget=budget, limit=None)
-
-    shared = line("rotary", 0.5, epochs=40) | {"exp": "multitask", "cell": {"techniques": "yes"}, "run": "x"}
-    lines = [line("rotary", 0.5, epochs=40), shared, line("none", 0.2, epochs=40)]
-    lines += [line("none", 0.25, epochs=40, lr=3e-4), line("rotary", 0.7, "mini")]
-    out, _ = reported(exp_positional, [*lines, line("rotary", 0.6, "paper")], tmp_path, capsys)
-    mini, full, reduced = (out[out.index(words) :] for words in ("mini tier", "as the paper", "reduced"))
-    assert "70.0 ±" in mini.split("### ")[0] and "60.00" not in mini.split("### ")[0]
-    assert "60.00 (n=1)" in full.split("### ")[0] and "70.0" not in full.split("### ")[0]
-    rows = [x for x in reduced.splitlines() if x.rstrip(" |").endswith("40 of 120 epochs")]
-    assert len(rows) == 2 and "50.00 (n=1)" in rows[0] and "20.00 (n=1)" in rows[1]
-    assert any("lr 0.0003" in x and "25.00" in x for x in reduced.splitlines())
+def test_a_run_of_two_scripts_counts_once(tmp_path, capsys):
+    """exp_multitask's Transformer is Table 4's rotary column."""
+    cell, hp = {"techniques": "yes"}, exp_positional.variant_recipe("listops", "rotary")
+    lines = [fake("multitask", "listops", "transformer", cell, 0.5 + seed / 10, hp, seed) for seed in (0, 1)]
+    lines += [
+        fake("multitask", "listops", "transformer", cell, 0.9, hp | {"steps": 6000}, 2)
+    ]  # Table 2's own
+    lines += [fake("positional", "listops", "transformer", cell | {"position": "rotary"}, 0.5, hp)]
+    _, rows = reported(exp_positional, lines, tmp_path, capsys)
+    assert rows["rotary, techniques, ours"][4] == "55.00 ± 7.07 (n=2)"
 
 
 # ------------------------------------------------------------------------------------------ kernels
@@ -340,42 +326,22 @@ def test_a_bag_of_symbols_cannot_see_the_dial():
 # ------------------------------------------------------------------------------------------ ListOps
 
 
-class Sevens:
-    """A generator whose digits are all 7, so that guesses can be predicted."""
-
-    def integers(self, low, high, n):
-        assert (low, high) == (0, 10)
-        return np.full(n, 7)
-
-
-def parse(words):
-    """List of words -> nested (operator, arguments) of a LRA expression, by recursion."""
-    word = next(words)
-    if word == "]":
-        return None
-    return int(word) if word.isdigit() else (word, list(iter(lambda: parse(words), None)))
-
-
 def solve(tree, levels):
     """Value of a tree whose operators beyond `levels` are guessed."""
     if isinstance(tree, int):
         return tree
-    operator, arguments = tree
     if levels == 0:
-        return {"[MAX": 9, "[MED": 4, "[MIN": 0, "[SM": 7}[operator]
-    values = [solve(argument, levels - 1) for argument in arguments]
-    if operator == "[SM":
-        return sum(values) % 10
-    return int({"[MAX": max, "[MIN": min, "[MED": statistics.median}[operator](values))
+        return {"[MAX": 9, "[MED": 4, "[MIN": 0, "[SM": 7}[tree[0]]
+    return value([tree[0], *(solve(argument, levels - 1) for argument in tree[1:])])
 
 
 def test_solving_the_top_levels_agrees_with_a_recursive_evaluator():
     tokens, offsets, label = listops.generate_listops(200, seed=3, progress=False)
-    words = np.array(listops.LISTOPS_SYMBOLS)
-    trees = [parse(iter(words[tokens[a:b]])) for a, b in zip(offsets, offsets[1:])]
+    trees = [parse(decode(row)) for row in rows(tokens, offsets)]
+    sevens = argparse.Namespace(integers=lambda low, high, n: np.full(n, 7))  # guesses that can be predicted
     for depth in (0, 1, 2, 5, 10):
         want = [solve(tree, depth) for tree in trees]
-        assert exp_listops.solve_top(tokens, offsets, depth, Sevens()).tolist() == want
+        assert exp_listops.solve_top(tokens, offsets, depth, sevens).tolist() == want
     assert want == label.tolist()
 
 
@@ -383,7 +349,8 @@ def test_the_rules_get_what_appendix_b_and_its_extension_say():
     split = data.Split(*map(torch.from_numpy, listops.generate_listops(8_000, seed=5)))
     for rule, expected in (("always-0", 0.17), ("root", 0.36), ("top-1", 0.59), ("top-2", 0.74)):
         assert exp_listops.rule_accuracy(split, rule, seed=0) == pytest.approx(expected, abs=0.015), rule
-    counts = exp_listops.label_counts(split)
+    roots = split.tokens[split.offsets[:-1]].long() - listops.MAX_OP
+    counts = exp_listops.counted(roots.numpy(), split.label.numpy())
     assert counts.sum() == 8_000 and (counts.argmax(1)[:3] == exp_listops.GREEDY[:3]).all()
 
 
@@ -393,9 +360,8 @@ def test_listops_smoke_measures_draws_and_reports(tmp_path, capsys):
         assert (tmp_path / f"listops-figure{figure}.png").read_bytes()[:4] == b"\x89PNG"
     lines = records.read_records([tmp_path / "results.jsonl"])
     assert [r["cell"].get("rule") for r in lines] == [*exp_listops.RULES, None]
-    args = argparse.Namespace(checkpoint=None, out=tmp_path, smoke=True, mini=False)
-    name, model = exp_listops.trained_model(args)
-    assert name == "transformer" and model.arguments["classes"] == 10
+    name, model = exp_listops.trained_model(argparse.Namespace(out=tmp_path, smoke=True, mini=False))
+    assert name == "conv" and model.arguments["classes"] == 10
 
 
 def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots(monkeypatch):
@@ -422,18 +388,15 @@ def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots(monkeypa
 # ------------------------------------------------------------------------------------------ the mini tier
 
 
-@pytest.mark.parametrize(
-    "script, words",
-    [
-        (exp_locality, "--kernel 5"),
-        (exp_multitask, "--model transformer"),
-        (exp_kernels, "--model s4"),
-        (exp_positional, "--position learned"),
-        (exp_range, "--model conv --kernel 5 --stride 4"),
-        (exp_spt, "--model s4 --objective none masked"),
-    ],
-)
-def test_a_mini_cell_is_stopped_and_ends_like_the_unbroken_one(
+@pytest.mark.parametrize("script, words", [
+    (exp_locality, "--kernel 5"),
+    (exp_multitask, "--model transformer"),
+    (exp_kernels, "--model s4"),
+    (exp_positional, "--position learned"),
+    (exp_range, "--model conv --kernel 5 --stride 4"),
+    (exp_spt, "--model s4 --objective none masked"),
+])  # fmt: skip
+def test_a_stopped_mini_cell_ends_like_the_unbroken_one(
     script, words, signals, tmp_path, monkeypatch, capsys
 ):
     """Promise 1, at real sizes but for the number of steps and of examples. The report shows the cell, which
