@@ -24,12 +24,12 @@ them for the pretraining, and paper A's optimiser and schedule, because a traini
 tenth at a tenth of the rate. Retrieval is long, give it --limit 30000. Claims, fixed before its runs (CLAIMS
 has their bounds), and their cells (all with --mini --seeds 2):
 
-    B1  SPT narrows S4's lead by 2 points   --task text image --model transformer s4
-        with rotary positions               --task text --model rotary
-    B2  and that of the structured start    --task image --model s4 dlr --init all
-    B3  it gives 1 point more with 1 %      --task image --model s4 --fraction 0.01 1
-    A1  multitask within 2 points of SPT    --task text --model rotary --objective masked multitask
-        at equally many epochs with labels  --task text --model rotary --objective multitask --epochs 4
+    --task text image --model transformer s4    B1: SPT narrows S4's lead by at least 2 points
+    --task text --model rotary                  B1 with rotary positions
+    --task image --model s4 dlr --init all      B2: SPT narrows the structured start's lead by at least 2
+    --task image --model s4 --fraction 0.01 1   B3: S4 gains at least 1 point more with 1 % of the images
+    --task text --model rotary --objective masked multitask      A1: multitask is within 2 points of SPT
+    --task text --model rotary --objective multitask --epochs 4  A1 at equally many epochs with labels
 
 A1 has paper A's positions: in a pilot of 700 steps the sinusoidal ones restored 17.7 % of the masked bytes,
 which is the commonest one, and the rotary ones 42.2 %.

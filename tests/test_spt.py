@@ -108,7 +108,8 @@ def test_multitask_corrupts_as_paper_a_and_scores_all_real_positions(name):
 def test_causal_target_is_the_next_position_and_the_last_has_none(name):
     task = tiny(name)
     batch, channels = batch_of(task), task.channels
-    out = exp_spt.causal(batch, generator(), task)
+    unlabelled = exp_spt.prepared(task, Cell("transformer", "causal"), pretraining=True)
+    (out,) = unlabelled.training_batches([torch.arange(8)], generator(), 0)
     assert torch.equal(out.tokens, batch.tokens)
     for row in range(len(batch.tokens)):
         length = int(batch.mask[row].sum())
@@ -163,6 +164,7 @@ def test_losses_of_parts_add_up_and_nothing_is_asked_of_the_device(objective, na
     loss_fn = partial(exp_spt.loss_function, task, cell, pretraining)
     prepared = exp_spt.PREPARE[objective](batch, generator(), task)
     whole = loss_fn(model, prepared)[0].item()
+    assert objective != "causal" or loss_fn(model, batch)[0].item() == whole  # as in a validation
     assert sum(loss_fn(model, part)[0] for part in prepared.parts(3)).item() == pytest.approx(whole, rel=1e-5)
     monkeypatch.setattr(models, "surely_full", lambda mask: False)  # it asks a CPU, where that is free
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
@@ -558,10 +560,10 @@ def test_report(tmp_path, capsys):
 
 
 def test_the_mini_tier_judges_its_claims(tmp_path):
-    commands = re.findall(r"--task \w[^`\n]*", exp_spt.__doc__.split("Claims, fixed")[1])
+    commands = re.findall(r"--task \w.*?(?=  )", exp_spt.__doc__.split("Claims, fixed")[1])
     lines = {}
     for command in commands:
-        for name, cell in chosen_by(*command.split(), "--mini"):
+        for name, cell in chosen_by(f"{command} --mini"):
             strong = cell == Cell("s4", "none")
             changes = {"epochs": 4} if "--epochs 4" in command else {}
             accuracy = 0.8 if cell.objective == "masked" else 0.75 if strong else 0.7 if changes else 0.6
@@ -574,23 +576,19 @@ def test_the_mini_tier_judges_its_claims(tmp_path):
     assert (tmp_path / "spt-mini.png").exists()
 
 
-def chosen_by(*argv):
-    """[(task, cell)] of a command, which trains nothing."""
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records, "run_cells", lambda args, cells, *rest: found.extend(cells))
-        patch.setattr(exp_spt, "report", lambda args: None)
-        patch.setattr(data, "require", lambda names, args: names)  # as if Retrieval had been fetched
-        exp_spt.main(list(argv))
-    return found
+def chosen_by(words):
+    """[(task, cell)] of a command."""
+    args = exp_spt.make_parser().parse_args(words.split())
+    names = common.chosen(args.task, exp_spt.TASKS)
+    return [(name, cell) for name in names for cell in exp_spt.cells(args, name)]
 
 
 def test_flags_choose_cells():
     def cells_of(name, words):
-        return [cell for task, cell in chosen_by(*f"--task all {words}".split()) if task == name]
+        return [cell for task, cell in chosen_by(f"--task all {words}") if task == name]
 
     assert cells_of("image", "") == [Cell("transformer", o) for o in ("none", "masked")]
-    assert len(chosen_by(*"--task all --model all --objective all".split())) == 4 * len(EVERY)
+    assert len(chosen_by("--task all --model all --objective all")) == 4 * len(EVERY)
     shares = [(c.objective, c.share) for c in cells_of("image", "--objective all --share 0 0.5")]
     assert shares == [("none", 0.0), ("masked", 0.5), ("causal", 0.5), ("multitask", 0.0)]
     assert len(cells_of("text", "--figure 3")) == 12 and len(cells_of("pathx", "--figure 2")) == 8
