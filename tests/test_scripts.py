@@ -208,14 +208,14 @@ def test_a_report_compares_and_averages_only_whole_rows_of_full_runs(tmp_path, c
     hp, slower = exp_kernels.recipe("gmlp", "text"), exp_kernels.recipe("s4", "text") | {"lr": 1e-3}
     lines = [fake("kernels", n, "gmlp", cell, 0.9, exp_kernels.recipe("gmlp", n)) for n in names]
     lines += [fake("kernels", "text", "gmlp", cell, 0.92, hp, seed=1)]
-    lines += [fake("kernels", "text", "gmlp", cell, 0.1, hp | {"epochs": 4}, budget="reduced")]
+    lines += [fake("kernels", "text", "gmlp", cell, 0.99, hp | {"epochs": 4}, budget="reduced")]
     lines += [fake("kernels", n, "s4", cell, 0.8, exp_kernels.recipe("s4", n)) for n in names[:4]]
     lines += [fake("kernels", "text", "s4", cell, 0.85, slower)]  # another rate is another cell, not a seed
     out, rows = reported(exp_kernels, lines, tmp_path, capsys)
     assert rows["gMLP †, ours"][2:] == ["91.00 ± 1.41 (n=2)", "90.00 (n=1)", "90.00 (n=1)", "90.20"]
     assert "+4.22" in out  # 90.20 against 85.98
     assert rows["S4 †, ours"] == ["80.00 (n=1)", "80.00 (n=1)", "85.00 (n=1)", "80.00 (n=1)", "—", "—"]
-    assert rows["Text"] == ["gMLP †", "10.00 (n=1)", "4 of 80 epochs"]
+    assert rows["Text"] == ["gMLP †", "99.00 (n=1)", "4 of 80 epochs"]
 
 
 def test_a_run_of_two_scripts_counts_once(tmp_path, capsys):
@@ -275,9 +275,11 @@ def test_the_best_run_has_the_techniques_and_began_structured(monkeypatch):
     assert exp_kernels.best_run(args, "gmlp", "text") is None
 
 
-def test_kernels_are_drawn_without_any_training(tmp_path, capsys):
-    exp_kernels.main(["--figure", "kernels", "--task", "listops", "--smoke", "--out", str(tmp_path)])
-    printed = capsys.readouterr().out
+def test_kernels_are_drawn_trained_and_at_the_start(tmp_path, capsys):
+    flags = ["--task", "listops", "--smoke", "--out", str(tmp_path)]
+    exp_kernels.main([*flags, "--model", "gmlp", "--epochs", "1"])
+    exp_kernels.main([*flags, "--figure", "kernels"])
+    assert "| trained, layer 2 " in (printed := capsys.readouterr().out)
     assert [m for m in exp_kernels.TABLES if f"| {exp_kernels.NAMES[m]} " not in printed] == ["mingru"]
     assert (tmp_path / "kernels-listops.png").stat().st_size > 10_000
 
