@@ -1,18 +1,20 @@
-"""Time, memory and launches of a training step: a Markdown table a part, and with --out one JSON line a row.
+"""How long does a training step take, and how much memory? Prints a Markdown table, and with --out one JSON
+line a row.
 
-    python bench.py step                       a training step of cells of Tables 1 to 3, and projected hours
-    python bench.py step --model conv-5 transformer --task text listops --compile
-    python bench.py memory                     which cells fit cards of 8, 12 and 24 GB, by calculation
+    python bench.py step                       cells of Tables 1 to 3, and their projected hours
+    python bench.py step --model conv-5 transformer --task text --compile
+    python bench.py memory                     which cells fit cards of 8, 12 and 24 GB
 
-`step`: the cell's own recipe and model, and the step of common.fit, on random examples of the task's lengths
-in batches evenly spaced by length; the fastest of three rounds counts. On a CPU choose cells.
-    launches  operations that a step sends to the device: forward and loss, backward, optimiser. A GPU waits
-              for them at these sizes, about 5 microseconds each
-    ms        a step, its batch included;  ex/s: examples a second
-    hours     of the whole cell: all steps of the recipe, a third of a step for each batch evaluated
+`step` takes the cell's own recipe and model and the step of common.fit. The examples are random, of the
+task's lengths, in batches evenly spaced by length. The fastest of three rounds counts. On a CPU choose cells.
 
-`memory`: computed on fake tensors: 16 bytes a parameter, and what the graph of one step at the longest length
-keeps for the backward pass.
+    launches  operations sent to the device: a GPU waits about 5 microseconds
+              for each; forward pass and loss, backward pass, optimiser
+    ms, ex/s  of a step, its batch included; examples a second
+    hours     of the whole cell; a batch evaluated counts as a third of a step
+
+`memory` calculates on fake tensors: 16 bytes a parameter, and what the graph of one step at the longest
+length keeps for the backward pass.
 """
 
 import argparse
@@ -253,7 +255,7 @@ def run_part(part, args):
 
 def main(argv=None):
     formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
+    parser = argparse.ArgumentParser(description=common.for_terminals(__doc__), formatter_class=formatter)
     some = [model for model in MODELS if model not in list(CONV)[1:-1]]
     # fmt: off
     add = parser.add_argument
