@@ -236,7 +236,6 @@ def report(args):
 # ------------------------------------------------------------------------------------------ kernels
 
 
-PATHX_WIDTH = 128  # of its images, in positions
 DRAWN = [model for model in TABLES if model != "mingru"]  # it has no kernel
 WITHIN = (0, 2, 5, 15, 30, 100, 300)  # among them the reach of Table 1's kernels
 
@@ -264,7 +263,7 @@ def figure_kernels(args, chosen):
                 network, _ = records.rebuilt(args.out / run["run"] / "best.pt", models.SequenceModel)
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:
-                hp = recipe(model, name)
+                hp = recipe(model, name, mini=args.mini)
                 hp |= smoke_rows(hp, name) if args.smoke else {}
                 # No kernel depends on the vocabulary and the classes.
                 arguments = common.model_rows(hp) | {"vocab": 2, "classes": 2}
@@ -327,7 +326,7 @@ def plot(panels, heading, path):
             axis.set_prop_cycle(color=plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after))))
             axis.plot(after.T / after.max(), linewidth=1, label=[f"layer {i + 1}" for i in range(len(after))])
         last = start.shape[1] - 1
-        if last < PATHX_WIDTH**2 - 1:
+        if last + 1 < 128**2:  # shorter than Path-X
             axis.set_xscale("symlog", linthresh=1)
             ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
         else:

@@ -89,8 +89,7 @@ def build(task, hp):
 
 
 def reach(depth, kernel):
-    """Positions that one output sees to each side (the paper's "Perc. field" is kernel // 2, for one
-    layer)."""
+    """Positions that one output sees to each side. The paper's "Perc. field" is that of one layer."""
     return depth * (kernel // 2)
 
 

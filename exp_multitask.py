@@ -229,11 +229,10 @@ def report(args):
     claims = report_table(
         args, found, title="Table 2", question="what do the training techniques give?", table=TABLE2,
         variants=LABELS.values(), label=lambda r: LABELS[r["model"], r["cell"]["techniques"]],
-        recipe=lambda r, mini: recipe(r["model"], r["task"], r["cell"]["techniques"], mini), claims=CLAIMS,
+        recipe=lambda r, mini: recipe(r["model"], r["task"], **r["cell"], mini=mini), claims=CLAIMS,
         notes="† pretrained on the task's own inputs. ‡ with paper A's training techniques. Ours: mean ±\n"
         "standard deviation over n seeds, test accuracy at the best validation; — = not run. An average\n"
-        "needs all five. Path-X was not run in the paper. MEGA's rate may be below its recipe's\n"
-        "(Appendix A.2).\n",
+        "needs all five. Path-X was not run. MEGA's rate may be below its recipe's (Appendix A.2).\n",
     )  # fmt: skip
     plot_data(found, args.out / "techniques-are-data-mini.png")
     return claims

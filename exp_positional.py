@@ -84,9 +84,11 @@ def report(args):
     once, cell = {}, ("position", "techniques", "half")
     for script in (exp_multitask.__file__, __file__):
         for r in records.report_records(args, script, COLUMNS, ["transformer"], cell):
+            r = r | {"cell": {"position": "rotary", **r["cell"]}}
             of_data = r["limit"] or r["hp"].get("steps")  # rows of Table 2's own
             if script == __file__ or not of_data:
-                once[same_run(r)] = r | {"cell": {"position": "rotary", **r["cell"]}}
+                same = [r[k] for k in ("task", "seed", "limit", "budget", "cell", "hp")]
+                once[json.dumps([same, r["data"]["hash"]], sort_keys=True)] = r
     return exp_multitask.report_table(
         args, [*once.values()], title="Table 4", question="which positions does a Transformer need?",
         table=TABLE4, variants=[*reversed(TABLE4)], label=lambda r: label(**r["cell"]), claims=CLAIMS,
@@ -96,13 +98,6 @@ def report(args):
         "these two is which from the text around it. Rotary with techniques is Table 2's Transformer ‡, and\n"
         "runs of exp_multitask count here. — = not run. An average needs all five. Path-X was not run.\n",
     )  # fmt: skip
-
-
-def same_run(record):
-    """What two records share that are one and the same training, whichever script did it."""
-    shared = [record[k] for k in ("task", "seed", "limit", "budget", "hp")]
-    techniques = record["cell"]["techniques"]  # without which mini Pathfinder is the same training
-    return json.dumps([*shared, techniques, record["data"]["hash"]], sort_keys=True)
 
 
 # ------------------------------------------------------------------------------------------ command line
