@@ -106,7 +106,6 @@ VARIANTS = {
     "gau":            ("mega", dict(ema=False)),             # MEGA without its moving average
 }
 MAX_LENGTH = dict(listops=2000, image=1024, pathfinder=1024, text=4096, retrieval=4096)  # Table 6
-MINI_LENGTH = data.MINI_LENGTHS
 
 # Table 2: test accuracy in percent, columns as COLUMNS, and the printed average (Path-X was not run).
 TABLE2 = {

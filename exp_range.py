@@ -296,7 +296,7 @@ def print_dial(name, found, args, tier):
         return
     cells = records.grouped(found, lambda r: (label(r["model"], r["cell"]), r["cell"]["stride"]))
     rows = dict.fromkeys(row for row, _ in cells)
-    L = (exp_multitask.MINI_LENGTH if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
+    L = (data.MINI_LENGTHS if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
     apart = {s: L if s == "random" else max(1, L // s) if s > 1 else 1 for _, s in cells}
     strides = sorted(apart, key=apart.get)
     words = [f"{'anywhere' if s == 'random' else f'{apart[s]} apart'}, s={s}" for s in strides]

@@ -269,16 +269,14 @@ def finished_runs(args, task, exps):
     return [r for r in found if (args.out / r["run"] / "best.pt").exists()]
 
 
-def rebuilt(path, model_class, fits=lambda arguments: None):
-    """(model, checkpoint) of a best.pt. fits(arguments) raises ValueError for a model that is not wanted.
-    Raises UserError, with one sentence, for what is no such file."""
+def rebuilt(path, model_class):
+    """(model, checkpoint) of a best.pt. Raises UserError, with one sentence, for what is no such file."""
     state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
     if state is None:
         raise UserError(f"{path}: there is no such file; give a best.pt")
     try:
         if not state.get("arguments"):
             raise ValueError("it does not say how its model was built")
-        fits(state["arguments"])
         model = model_class(**state["arguments"])
         model.load_state_dict(state["model"])
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
