@@ -242,8 +242,9 @@ def chosen(values, every):
 
 
 def column(table, tasks, task):
-    """One column of a paper's table, {row: value}."""
-    return {row: values[tasks.index(task)] for row, values in table.items()}
+    """One column of a table, {row: value}. A row is a tuple, a value for each of `tasks`, or one for all."""
+    at = tasks.index(task)
+    return {row: values[at] if isinstance(values, tuple) else values for row, values in table.items()}
 
 
 def overrides(args, *further):

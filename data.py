@@ -525,7 +525,8 @@ def load_image(root, name="image", mini=False):
     splits = {split: image_split(pixels[i], label[i]) for split, i in index.items()}
     # Where the labels are the official ones the pixels alone are hashed: they tell copies apart.
     digest = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
-    source = described(splits, "cifar-10-batches-bin") | {"hash": digest, "official": official}
+    counts = {split: len(i) for split, i in index.items()}
+    source = {"from": "cifar-10-batches-bin", "counts": counts, "hash": digest, "official": official}
     coloured = rgb[index["train"]] if name == "image" else None
     return Task(name, **SHAPES[name], **splits, source=source, rgb=coloured)
 
@@ -909,9 +910,11 @@ def check(name, root, mini=False):
 
 def show(name, root):
     """Save a picture of a task's examples to <root>/<name>.png."""
-    import records  # which knows about figures, and much that data need not know
+    import matplotlib
 
-    plt = records.pyplot()
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     if name == "image" or name in PATHFINDER_SIZE:
         figure = plt.figure(figsize=(12, 12.6), layout="constrained")
         for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
@@ -923,7 +926,10 @@ def show(name, root):
         draw = draw_listops if name == "listops" else draw_lengths
         draw(figure.subplots(), load(name, root))
         figure.legend(loc="outside lower right", ncols=4)
-    records.save_figure(figure, root / f"{name}.png")
+    root.mkdir(parents=True, exist_ok=True)
+    figure.savefig(root / f"{name}.png", dpi=120)
+    plt.close(figure)
+    print(f"figure: {root / name}.png")
 
 
 def pictures(name, root):

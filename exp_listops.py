@@ -267,7 +267,7 @@ def main(argv=None):
         help="draw only these (default: measure the rules and draw all)")
     add("--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3")
     # fmt: on
-    parser.set_defaults(task=["listops"], no_techniques=False, norm_place=None)
+    parser.set_defaults(task=["listops"], no_techniques=False, norm_place=None)  # two of exp_locality
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
         if args.report is not None:

@@ -165,9 +165,8 @@ def recipe(model, name, techniques="yes", mini=False):
 
 def mini_rows(hp, name, table=MINI):
     """What the mini tier has in place of the rows of a recipe."""
-    at = COLUMNS.index(name)
-    rows = {row: v[at] if isinstance(v, tuple) else v for row, v in table.items() if row in hp}
-    return rows | {"max_length": data.MINI_LENGTHS[name]}
+    rows = common.column(table, COLUMNS, name) | {"max_length": data.MINI_LENGTHS[name]}
+    return {row: value for row, value in rows.items() if row in hp}
 
 
 def build(task, hp):

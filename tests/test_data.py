@@ -219,9 +219,11 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path, monkeypatch, part):
         file.write_bytes(content)
         refused("incomplete or unreadable")
     file.write_bytes(whole)
-    for content in ("[]", "1", "{", '{"task": "toy"}', sound.replace('"val": 3', '"val": 4')):
+    for content in ("[]", "1", "{", '{"task": "toy"}'):
         manifest.write_text(content)
         refused("incomplete or unreadable")
+    manifest.write_text(sound.replace('"val": 3', '"val": 4'))
+    refused("other data than its manifest says")
 
 
 def imdb(root, monkeypatch):

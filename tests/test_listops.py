@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import data
 import listops
 
 torch.set_num_threads(1)
@@ -136,6 +137,17 @@ def test_seed_decides_the_data_and_fewer_are_the_first_of_more(generated):
     mini = listops.generate_listops(3000, 0, False, listops.MINI_LISTOPS_LENGTHS)[0]
     digests = [hashlib.sha256(tokens).hexdigest()[:16] for tokens in (full, mini)]
     assert digests == ["edf283e0910995b7", "0479f234e264306e"]
+
+
+def test_splits_have_no_example_in_common():
+    counts = {"train": 1500, "val": 100, "test": 100}
+    splits = data.listops_splits(counts, seed=5, progress=False)
+    seen = [row.numpy().tobytes() for split in splits.values() for row in rows(split.tokens, split.offsets)]
+    assert {name: len(split.label) for name, split in splits.items()} == counts
+    assert len(seen) == len(set(seen)) == 1700
+    for split in splits.values():
+        row = rows(split.tokens, split.offsets)[-1]
+        assert value(parse(decode(row))) == split.label[-1]
 
 
 def test_evaluator_by_hand():

@@ -218,13 +218,30 @@ def test_a_report_compares_and_averages_only_whole_rows_of_full_runs(tmp_path, c
     assert rows["Text"] == ["gMLP †", "99.00 (n=1)", "4 of 80 epochs"]
 
 
+def test_budgets_never_mix_and_a_run_of_two_scripts_counts_once(tmp_path, capsys):
+    def line(position, accuracy, budget="reduced", **changed):
+        hp = exp_positional.variant_recipe("listops", position, mini=budget == "mini") | changed
+        cell = {"position": position, "techniques": "yes"}
+        return fake("positional", "listops", "transformer", cell, accuracy, hp, budget=budget)
+
+    shared = line("rotary", 0.5, epochs=40) | {"exp": "multitask", "cell": {"techniques": "yes"}, "run": "x"}
+    lines = [line("rotary", 0.5, epochs=40), shared, line("none", 0.2, epochs=40)]
+    lines += [line("none", 0.25, epochs=40, lr=3e-4), line("rotary", 0.7, "mini")]
+    out, _ = reported(exp_positional, [*lines, line("rotary", 0.6, "paper")], tmp_path, capsys)
+    mini, full, reduced = (out[out.index(words) :] for words in ("mini tier", "as the paper", "reduced"))
+    assert "70.0 ±" in mini.split("### ")[0] and "60.00" not in mini.split("### ")[0]
+    assert "60.00 (n=1)" in full.split("### ")[0] and "70.0" not in full.split("### ")[0]
+    rows = [x for x in reduced.splitlines() if x.rstrip(" |").endswith("40 of 120 epochs")]
+    assert len(rows) == 2 and "50.00 (n=1)" in rows[0] and "20.00 (n=1)" in rows[1]
+    assert any("lr 0.0003" in x and "25.00" in x for x in reduced.splitlines())
+
+
 def test_a_run_of_two_scripts_counts_once(tmp_path, capsys):
     """exp_multitask's Transformer is Table 4's rotary column."""
     cell, hp = {"techniques": "yes"}, exp_positional.variant_recipe("listops", "rotary")
     lines = [fake("multitask", "listops", "transformer", cell, 0.5 + seed / 10, hp, seed) for seed in (0, 1)]
-    lines += [
-        fake("multitask", "listops", "transformer", cell, 0.9, hp | {"steps": 6000}, 2)
-    ]  # Table 2's own
+    of_data = hp | {"steps": 6000}  # Table 2's own
+    lines += [fake("multitask", "listops", "transformer", cell, 0.9, of_data, 2)]
     lines += [fake("positional", "listops", "transformer", cell | {"position": "rotary"}, 0.5, hp)]
     _, rows = reported(exp_positional, lines, tmp_path, capsys)
     assert rows["rotary, techniques, ours"][4] == "55.00 ± 7.07 (n=2)"

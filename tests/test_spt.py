@@ -102,6 +102,8 @@ def test_multitask_corrupts_as_paper_a_and_scores_all_real_positions(name):
     gone = (out.tokens == exp_spt.mask_id(task)).unflatten(1, (-1, channels))
     assert (gone != gone[..., :1]).float().mean() < 0.01  # all channels or none, but for random ids
     assert abs(gone.flatten(1)[batch.mask].float().mean() - 0.2) < 0.02
+    assert abs((out.tokens != batch.tokens)[batch.mask].float().mean() - 0.3) < 0.02
+    assert torch.equal(out.tokens[~batch.mask], batch.tokens[~batch.mask])
 
 
 @pytest.mark.parametrize("name", ("retrieval", "scifar"))
@@ -243,12 +245,16 @@ SPOTS = """
 image transformer causal: lr=5e-3 epochs=50 warmup=2500 / lr=1e-3 pooling=max depth=3 epochs=200 decay=all
 listops transformer causal: lr=5e-4 / pooling=last lr=5e-4 d_ff=2048 warmup=2000 weight_decay=0.0
 retrieval rotary masked: lr=5e-3 ratio=0.15 / lr=5e-4 d_model=256 head=linear
+text rotary masked: warmup=5000 epochs=32 / weight_decay=0.1 warmup=2000 epochs=65
 image s4 masked: batch_size=32 schedule=constant / batch_size=512 schedule=cosine horizon=200000 n_ssm=2
+pathx256 s4 none: / lr=1e-4 batch_size=16 pooling=max
 pathx s4 none: / pooling=mean dt_min=1e-4
 pathx s4 masked random: lr=1e-3 batch_size=4 / lr=5e-4 batch_size=16 pooling=max
 listops dlr none random: / lr=1e-4 batch_size=16 d_state=1024 depth=8
+scifar rotary masked: / weight_decay=0.05 head=mlp depth=6 batch_size=50
 image mega multitask: / d_model=160 norm=batch lr=1e-3
 image s4 masked structured 0.05: lr=1e-2 batch_size=50 / lr=2e-3 batch_size=50
+listops gmlp masked: lr=1e-3 / channels=4 lr=1e-4
 """
 
 
@@ -459,6 +465,7 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     assert "score" in first and "score" not in spt
     assert first["chance"] < 0.02 < spt["chance"]  # pretraining has no labels
     assert spt["pretraining"] == {"run": first["run"], "train_curve": first["train_curve"]}
+    assert spt["budget"] == scratch["budget"] == "reduced"
     assert spt["epochs"] + first["epochs"] == scratch["epochs"] == 20 and len(spt["train_curve"]) == 6
     assert spt["test_acc"] >= scratch["test_acc"] - 0.05
     assert spt["train_curve"][-1] == round(spt["train_acc"], 4)
@@ -492,6 +499,8 @@ def test_a_pretraining_is_shared_by_what_starts_from_it_and_repeated_without_its
     assert exps("--lr", "5e-3", "--pooling", "mean", "max") == ["spt", "spt"]
     assert exps("--lr", "5e-3", "--pooling", "mean", "max") == []  # done
     assert exps("--lr-pretrain", "2e-3") == ["spt-pretrain", "spt"]
+    for record in found:  # as exp_kernels and exp_listops do
+        records.rebuilt(tmp_path / record["run"] / "best.pt", models.SequenceModel)
     (tmp_path / found[0]["run"] / "best.pt").unlink()
     assert exps("--lr", "4e-3") == ["spt-pretrain", "spt"]
     assert exps("--lr", "4e-3", "--pooling", "mean", "max", "--fresh") == ["spt-pretrain", "spt", "spt"]
@@ -612,6 +621,7 @@ def test_flags_choose_cells():
     ("--task image --figure 5 --epochs 1 --smoke", "at least 2"),
     ("--task scifar --model s4 --augment flip", "--augment flip"),
     ("--task image --set-last-tenth", "--set-last-tenth"),
+    ("--task image --figure 6", "--figure"),
 ])  # fmt: skip
 def test_a_mistake_on_the_command_line_exits_with_2(argv, words, capsys):
     assert exit_code(exp_spt.main, *argv.split()) == 2
