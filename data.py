@@ -255,25 +255,34 @@ def corrupt(batch, noise, vocab, mask_id=MASK, channels=1):
     return batch._replace(tokens=tokens.flatten(1), target=batch.tokens, selected=selected)
 
 
+ROTATED = ("rotated", "random-rotated")
+
+
 def strided(batch, stride, channels=1):
     """The batch with the positions of every document in another order, always the same for its length.
 
     Of L positions the first n = L - L % stride move, i to (i % stride) * (n // stride) + i // stride, so that
     neighbours come to lie n // stride apart; the rest and the padding stay. On a square image of that side it
-    is the transpose. stride "random": a permutation of all L, fixed for each L.
+    is the transpose. stride "random": a permutation of all L, fixed for each L. "rotated" and "random-rotated":
+    as 1 and "random", and then every document is rotated by a number of its own, the sum of its symbols, so
+    that no position can be told by its distance to the ends.
     """
     if stride == 1:
         return batch
     device, width = batch.tokens.device, batch.tokens.shape[1]
     length = batch.mask.sum(1, keepdim=True) // channels
     place = torch.arange(width // channels, device=device)  # source[b, place]: the position that comes there
-    if stride == "random":
+    if stride in ("random", "random-rotated"):
         keys = fixed_order(1 << 16, device)[: len(place)]  # a number for each position, all different
         source = torch.where(place < length, keys, (1 << 16) + place).argsort(1)
     else:
-        apart = length // stride
-        moved = place % apart.clamp(min=1) * stride + place // apart.clamp(min=1)
-        source = torch.where(place < apart * stride, moved, place)
+        step = 1 if stride == "rotated" else stride
+        apart = length // step
+        moved = place % apart.clamp(min=1) * step + place // apart.clamp(min=1)
+        source = torch.where(place < apart * step, moved, place)
+    if stride in ROTATED:
+        turned = (place + batch.tokens.sum(1, keepdim=True)) % length
+        source = source.gather(1, torch.where(place < length, turned, place))
     source = (source[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
     fields = {name: getattr(batch, name) for name in ("tokens", "target", "selected")}
     return batch._replace(**{name: x.gather(1, source) for name, x in fields.items() if x is not None})

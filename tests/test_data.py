@@ -116,7 +116,7 @@ def test_splits_that_do_not_fit_together_are_refused():
             replace(task, val=sound._replace(**{part: torch.tensor(values)}))
 
 
-@pytest.mark.parametrize("stride", [2, 16, "random"])
+@pytest.mark.parametrize("stride", [2, 16, "random", "rotated", "random-rotated"])
 @pytest.mark.parametrize("name", ["text", "retrieval", "scifar"])
 def test_a_stride_moves_every_document_within_its_own_length(name, stride):
     options = dict(denoise=name != "scifar", augment="none")
@@ -129,12 +129,16 @@ def test_a_stride_moves_every_document_within_its_own_length(name, stride):
         for field in ("tokens", "target", "selected"):
             if getattr(before, field) is None:
                 continue
-            for old, new, mask in zip(getattr(before, field), getattr(after, field), before.mask):
+            rows = (getattr(batch, field) for batch in (before, after))
+            for old, new, mask, tokens in zip(*rows, before.mask, before.tokens):
                 L = int(mask.sum()) // width
                 old, new, rest = old[: L * width].view(L, -1), new[: L * width].view(L, -1), new[L * width :]
                 assert not rest.any()
-                if stride == "random":  # a permutation that the length alone decides
-                    moved = old[data.fixed_order(1 << 16)[:L].argsort()]
+                if isinstance(stride, str):
+                    random = stride != "rotated"  # a permutation that the length alone decides
+                    moved = old[data.fixed_order(1 << 16)[:L].argsort()] if random else old.clone()
+                    if stride in data.ROTATED:  # further by the sum of what the model reads
+                        moved = moved.roll(-int(tokens.sum()) % L, 0)
                 else:  # the definition, position by position
                     moved, n = old.clone(), L // stride * stride
                     for i in range(n):
