@@ -18,9 +18,9 @@ least 5 points; K = 31, whose four layers reach 60 positions, is then at least 2
 with rotary positions loses at least 2 less than K = 5; gMLP, whose kernels are long and free, loses at most
 2; S4, whose kernels start near lag 0, at least 1 more than gMLP; a bag of symbols nothing. With neighbours 4
 apart (s = 64), where one layer of K = 31 sees them, K = 31 is at least 2 ahead of K = 5. In random order gMLP
-loses at least 5. On Image the transpose (s = 16) changes K = 5 by at most 2.5; in random order K = 31 and gMLP
-are at most 5 ahead of a bag. gMLP loses at most 2 on Text at s = 4, and on Image at s = 4 and 64; K = 5 loses at
-least 2 on Image at s = 64.
+loses at least 5. On Image the transpose (s = 16) changes K = 5 by at most 2.5; in random order K = 31 and
+gMLP are at most 5 ahead of a bag. gMLP loses at most 2 on Text at s = 4 and on Image at s = 4 and 64; K = 5
+loses at least 2 on Image at s = 64.
 
 In random order gMLP was further ahead of the bag on Image than claimed. Perhaps its long kernels tell a
 position by its distance to the ends. The control: s = random-rotated also rotates every document by a number
