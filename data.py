@@ -263,9 +263,9 @@ def strided(batch, stride, channels=1):
 
     Of L positions the first n = L - L % stride move, i to (i % stride) * (n // stride) + i // stride, so that
     neighbours come to lie n // stride apart; the rest and the padding stay. On a square image of that side it
-    is the transpose. stride "random": a permutation of all L, fixed for each L. "rotated", "random-rotated": as
-    1 and "random", but then every document is rotated by a number of its own, the sum of its symbols, so that
-    the distance to the ends does not tell which position it is.
+    is the transpose. stride "random": a permutation of all L, fixed for each L. "rotated", "random-rotated":
+    as 1 and "random", but then every document is rotated by a number of its own, the sum of its symbols, so
+    that the distance to the ends does not tell which position it is.
     """
     if stride == 1:
         return batch
