@@ -346,6 +346,11 @@ def terms(record, paper):
     return ", ".join(words)
 
 
+def spent(record):
+    """Seconds of one core; the first records have those of the clock alone."""
+    return record.get("cpu_seconds", record["seconds"])
+
+
 def grouped(records, key):
     """{key(record): the records that have it}"""
     groups = {}
@@ -430,14 +435,16 @@ class Judged(NamedTuple):
     claim: str
     low: float  # the difference is claimed to lie between low and high
     high: float
-    n: int  # seeds of every cell
+    n: int  # seeds of the cell that has fewest, and of the one that has most
+    most: int
     difference: float
     error: float  # standard error
     verdict: str
 
     @property
     def measured(self):
-        return f"{self.difference:+.1f} ± {self.error:.1f} (n={self.n})" if self.n else "—"
+        seeds = f"{self.n}" + f" to {self.most}" * (self.most > self.n)
+        return f"{self.difference:+.1f} ± {self.error:.1f} (n={seeds})" if self.n else "—"
 
     @property
     def bounds(self):
@@ -467,13 +474,14 @@ def judged(claims, cells):
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         groups = [(sign, cells.get((task, label), [])) for sign, task, label in signed]
         difference = error = math.nan
-        if n := min(len(group) for _, group in groups):
+        n, *_, most = sorted(len(group) for _, group in groups)
+        if n:
             found = [(sign, *mean_and_error(group)) for sign, group in groups]
             difference = 100 * sum(sign * mean for sign, mean, _ in found)
             error = 100 * math.sqrt(sum(error**2 for _, _, error in found))
         few = {0: "not yet", 1: "one seed: not yet"}
         answer = few.get(n) or verdict(difference, error, low, high)
-        rows.append(Judged(words, low, high, n, difference, error, answer))
+        rows.append(Judged(words, low, high, n, most, difference, error, answer))
     return rows
 
 
@@ -487,7 +495,8 @@ def print_claims(claims, cells):
     return rows
 
 
-def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure):
+def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure,
+                words=str):  # fmt: skip
     """Print a script's mini tier, with what a cell costs and the claims' verdicts, and draw its figure ->
     [Judged].
 
@@ -495,11 +504,12 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
     label      record -> label of its row; None leaves the record out
     recipe     record -> the recipe of its cell in the mini table
     paper      (task, label) -> the paper's accuracy at full size, or None
+    words      label -> what readers see of it
     """
 
     def cell(r):
-        words = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
-        return r["task"], label(r) + (f"; {words}" if words else "")
+        changed = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
+        return r["task"], label(r) + (f"; {changed}" if changed else "")
 
     cells = grouped([r for r in records if r["budget"] == "mini" and label(r) is not None], cell)
     tasks = [name for name in tasks if any(task == name for task, _ in cells)]
@@ -511,7 +521,9 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
         labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
         labels.sort(key=lambda row: numbers(row.partition("; ")[2]))  # the table's own first
         there = [name for name in labels if any((task, name) in cells for task in tasks)]
-        rows = [[x, *(mini_text(cells.get((task, x)), paper(task, x)) for task in tasks)] for x in there]
+        rows = [
+            [words(x), *(mini_text(cells.get((task, x)), paper(task, x)) for task in tasks)] for x in there
+        ]
         rows.append(["chance", *(baseline_text(cells, task, "majority") for task in tasks)])
         if "listops" in tasks:
             rule = baseline_text(cells, "listops", "root rule")
@@ -520,7 +532,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
         if unofficial := {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}:
             print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
         if unchanged := [name for name in there if "; " not in name]:
-            plot_mini(cells, tasks, titles, unchanged, paper, title, args.out / figure)
+            plot_mini(cells, tasks, titles, unchanged, paper, title, words, args.out / figure)
     if args.task and "all" not in args.task:  # the records of the others were left out
         claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
     return print_claims(claims, cells) if claims else []
@@ -530,7 +542,7 @@ def mini_text(records, paper):
     if not records:
         return "—"
     mean, error = mean_and_error(records)
-    minutes = statistics.mean(r.get("cpu_seconds", r["seconds"]) for r in records) / 60
+    minutes = statistics.mean(map(spent, records)) / 60
     beside = "" if paper is None else f" (paper {paper:.1f})"
     size = f" {records[0]['params'] / 1000:,.0f}k" if "params" in records[0] else ""
     return f"{100 * mean:.1f} ± {100 * error:.1f} n={len(records)} {minutes:.0f} min{size}{beside}"
@@ -542,7 +554,7 @@ def baseline_text(cells, task, name):
     return "—" if known.get(name) is None else f"{100 * known[name]:.1f}"
 
 
-def plot_mini(cells, tasks, titles, labels, paper, title, path):
+def plot_mini(cells, tasks, titles, labels, paper, title, words, path):
     """Ours (dots with standard errors) and the paper's at full size (circles), a panel a task."""
     size = dict(figsize=(2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels)), layout="constrained")
     figure, axes = pyplot().subplots(1, len(tasks), sharey=True, squeeze=False, **size)
@@ -551,10 +563,13 @@ def plot_mini(cells, tasks, titles, labels, paper, title, path):
             if (task, name) in cells:
                 mean, error = mean_and_error(cells[task, name])
                 axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=ORANGE, label="ours, mini tier")
+            else:
+                place = dict(transform=axis.get_yaxis_transform(), va="center", fontsize=8)
+                axis.text(0.02, y, "not run", color=GREY, **place)
             if (value := paper(task, name)) is not None:
                 axis.plot(value, y, "o", fillstyle="none", color=BLUE, label="paper, full size")
         axis.set(title=titles[task], xlabel="test accuracy (%)")
-        axis.set_yticks(range(len(labels)), labels)
+        axis.set_yticks(range(len(labels)), map(words, labels))
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     legend_below(figure, axes[0])
@@ -565,6 +580,13 @@ def plot_mini(cells, tasks, titles, labels, paper, title, path):
 # ------------------------------------------------------------------------------------------ figures
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
+COLOURS = {"bag": GREY, "K=5": ORANGE, "K=31": "#7A3B00", "gMLP": "#009E73", "S4": BLUE, "S5": "#56B4E9"}
+COLOURS |= {"Transformer": "#CC79A7", "MEGA": "#E69F00"}
+
+
+def colour(row):
+    """The colour of a model, the same in every figure, by the name of its row; None: the next free one."""
+    return next((colour for model, colour in COLOURS.items() if model in row), None)
 
 
 def pyplot():

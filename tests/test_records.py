@@ -425,7 +425,7 @@ def test_claims_are_judged_from_signed_sums_of_at_least_two_seeds():
         ["ahead", "+10.0 ± 0.5 (n=2)", "≥ 5", "supports"],
         ["equal", "+10.0 ± 0.5 (n=2)", "-1.5 to 1.5", "CONTRADICTS"],
         ["behind", "-10.0 ± 0.5 (n=2)", "≤ -9", "beyond this tier"],
-        ["alone", "-30.0 ± 0.5 (n=1)", "≥ 5", "one seed: not yet"],
+        ["alone", "-30.0 ± 0.5 (n=1 to 2)", "≥ 5", "one seed: not yet"],
         ["none", "—", "≥ 5", "not yet"],
     ]
 
