@@ -250,7 +250,7 @@ def figure_pairs(args):
 
 def plot_range(distances, lines, title, path):
     plt = records.pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure, axis = plt.subplots(figsize=(9, 4.8), layout="constrained")
     for i, (key, sizes) in enumerate(lines.items()):
         for what, style, words in (("untrained", ":", None), ("trained", ".-", key)):
             y = sizes[what] / max(sizes[what].max(), 1e-300)
@@ -260,7 +260,7 @@ def plot_range(distances, lines, title, path):
     axis.set(xlabel="distance of two positions")
     axis.set(ylabel="interaction / its maximum", title=f"{title}: how far apart do positions interact?")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    records.legend_below(figure, [axis])
     records.save_figure(figure, path)
 
 
@@ -321,7 +321,7 @@ def print_dial(name, found, args, tier):
     table = [[row, *(dial_text(cells.get((row, s))) for s in strides)] for row in rows]
     print(markdown(["", *(words[s] for s in strides)], table) + "\n")
     strides = [s for s in strides if s not in data.ROTATED]  # a control, no distance
-    figure, axis = records.pyplot().subplots(figsize=(7, 4), layout="constrained")
+    figure, axis = records.pyplot().subplots(figsize=(7, 4.4), layout="constrained")
     for row in rows:
         there = [i for i, s in enumerate(strides) if (row, s) in cells]
         y, error = 100 * np.array([records.mean_and_error(cells[row, strides[i]]) for i in there]).T
@@ -331,7 +331,7 @@ def print_dial(name, found, args, tier):
     axis.set_xticks(range(len(strides)), [words[s].replace(", ", "\n") for s in strides])
     axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    records.legend_below(figure, [axis])
     records.save_figure(figure, args.out / f"dial-{name}-{tier}.png")
 
 

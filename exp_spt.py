@@ -188,7 +188,7 @@ MINI_SHARE = 0.5  # also with --steps
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
 # Rates of both halves where a search found a better one than 1e-3 (NOTES.md); others were not searched.
 MINI_LR = {(task, f"s4 {objective}"): 3e-3 for task in ("image", "text") for objective in ("none", "masked")}
-MINI_LR["text", "rotary none"] = 3e-3
+MINI_LR |= {("text", f"rotary {objective}"): 3e-3 for objective in ("none", "multitask")}
 MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_ff=128),
                    s4=dict(d_state=64, dropout=0.0), dlr=dict(d_state=256))
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
@@ -645,6 +645,15 @@ def spelled_out(label):
     return ", ".join(names.get(word, word) for word in label.split(" ", 2))
 
 
+def in_all(hp):
+    """A recipe with the epochs and steps of both halves together."""
+    if "pretrain" not in hp:  # one half
+        return hp
+    first = hp["pretrain"]
+    both = {unit: hp[unit] + first.get(unit, hp[unit]) for unit in ("epochs", "steps") if hp.get(unit)}
+    return hp | both | {"pretrain": {row: value for row, value in first.items() if row not in both}}
+
+
 def report(args):
     found = []
     first = {r["run"]: records.spent(r) for r in records.report_records(args, "spt-pretrain")}
@@ -654,11 +663,12 @@ def report(args):
             paper = recipe(r["task"], cell, mini=r["budget"] == "mini")[1]
             both = records.spent(r) + first.get(r.get("pretraining", {}).get("run"), 0.0)
             found.append(r | {"of": cell, "paper": paper, "cpu_seconds": both})
+    mini = [r | {"hp": in_all(r["hp"])} for r in found]
     claims = [] if args.figure else records.report_mini(
-        args, found, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, claims=CLAIMS,
+        args, mini, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, claims=CLAIMS,
         variants=[f"{model} {objective}" for model in MINI_MODELS for objective in OBJECTIVES],
-        label=lambda r: str(r["of"]), recipe=lambda r: r["paper"], paper=paper_number, figure="spt-mini.png",
-        words=spelled_out,
+        label=lambda r: str(r["of"]), recipe=lambda r: in_all(r["paper"]), paper=paper_number,
+        words=spelled_out, figure="spt-mini.png",
     )  # fmt: skip
     if args.mini:
         return claims
