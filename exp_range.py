@@ -217,7 +217,8 @@ def figure_range(args):
             lines[f"{key} ({r['test_acc']:.1%})"] = sizes
             for what, values in sizes.items():
                 mean, most = summarised(distances, values, task.max_length)
-                rows.append([key, what, f"{r['test_acc']:.1%}", f"{mean:.0f}", most])
+                accuracy = f"{r['test_acc']:.1%}" if what == "trained" else ""
+                rows.append([key, what, accuracy, f"{mean:.0f}", most])
         print(f"### Range of trained models, {data.TITLES[name]}\n")
         print(markdown(["model", "", "accuracy", "mean distance", "90 % within"], rows) + "\n")
         plot_range(distances, lines, data.TITLES[name], args.out / f"range-{name}.png")
