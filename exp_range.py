@@ -353,9 +353,10 @@ def main(argv=None):
         help=f"{', '.join(NAMES)} or all (default bag conv transformer s4 gmlp; smoke: conv)")
     parser.add_argument("--kernel", nargs="+", type=exp_locality.odd_kernel, default=[5, 31], metavar="K",
         help="of conv (5 31)")
-    parser.add_argument("--stride", nargs="+", metavar="S",
-        type=lambda text: text if text in ("random", *data.ROTATED) else common.positive_int(text),
-        help="numbers, random, rotated or random-rotated (default 1 4 16 64 random)")
+    parser.add_argument("--stride", nargs="+", metavar="S", type=common.number(
+        lambda text: text if text in ORDERS else int(text), f"a whole number above 0, {' or '.join(ORDERS)}",
+        lambda stride: stride in ORDERS or 0 < stride < 10**9),
+        help=f"numbers, {' or '.join(ORDERS)} (default 1 4 16 64 random)")
     parser.add_argument("--figure", choices=("range", "pairs"),
         help="measure the finished models, train nothing")
     # fmt: on
