@@ -255,7 +255,7 @@ def corrupt(batch, noise, vocab, mask_id=MASK, channels=1):
     return batch._replace(tokens=tokens.flatten(1), target=batch.tokens, selected=selected)
 
 
-ROTATED = ("rotated", "random-rotated")
+ROTATED = {"rotated": 1, "random-rotated": "random"}  # strides that rotate, and their order before that
 
 
 def strided(batch, stride, channels=1):
@@ -272,14 +272,14 @@ def strided(batch, stride, channels=1):
     device, width = batch.tokens.device, batch.tokens.shape[1]
     length = batch.mask.sum(1, keepdim=True) // channels
     place = torch.arange(width // channels, device=device)  # source[b, place]: the position that comes there
-    if stride in ("random", "random-rotated"):
+    order = ROTATED.get(stride, stride)
+    if order == "random":
         keys = fixed_order(1 << 16, device)[: len(place)]  # a number for each position, all different
         source = torch.where(place < length, keys, (1 << 16) + place).argsort(1)
     else:
-        step = 1 if stride == "rotated" else stride
-        apart = length // step
-        moved = place % apart.clamp(min=1) * step + place // apart.clamp(min=1)
-        source = torch.where(place < apart * step, moved, place)
+        apart = length // order
+        moved = place % apart.clamp(min=1) * order + place // apart.clamp(min=1)
+        source = torch.where(place < apart * order, moved, place)
     if stride in ROTATED:
         turned = (place + batch.tokens.sum(1, keepdim=True)) % length
         source = source.gather(1, torch.where(place < length, turned, place))

@@ -87,6 +87,8 @@ def dial(task, *signed, to=16):
     return [at(task, s, row, sign * end) for sign, row in signed for end, s in ((1, 1), (-1, to))]
 
 
+COLOURS = {"bag": records.GREY, "K=5": records.ORANGE, "K=31": "#7A3B00", "gMLP": "#009E73"}
+COLOURS |= {"S4": records.BLUE, "S5": "#56B4E9", "Transformer": "#CC79A7", "MEGA": "#E69F00"}
 K5, K31, ROTARY, BAG = "convolution K=5", "convolution K=31", NAMES["transformer"], NAMES["bag"]
 CLAIMS = [  # (words, signed cells, from, to), in points
     ("Text: K = 5 loses by the dial", dial("text", (1, K5)), 5, None),
@@ -129,6 +131,11 @@ def label(model, cell):
     """The name of a row, at all strides."""
     kernel = f" K={cell['kernel']}" if "kernel" in cell else ""
     return f"{NAMES[model]}{kernel}" + ", no techniques" * ("techniques" in cell)
+
+
+def colour(row):
+    """The colour of a row's model, alike in both figures; None: the next free one."""
+    return next((colour for model, colour in COLOURS.items() if model in row), None)
 
 
 def place(record):
@@ -255,7 +262,7 @@ def plot_range(distances, lines, title, path):
     for i, (key, sizes) in enumerate(lines.items()):
         for what, style, words in (("untrained", ":", None), ("trained", ".-", key)):
             y = sizes[what] / max(sizes[what].max(), 1e-300)
-            axis.plot(distances, y, style, color=records.colour(key) or f"C{i}", label=words)
+            axis.plot(distances, y, style, color=colour(key) or f"C{i}", label=words)
     axis.plot([], [], "k:", label="before training")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
     axis.set(xlabel="distance of two positions")
@@ -313,22 +320,23 @@ def print_dial(name, found, args, tier):
     cells = records.grouped(found, lambda r: (label(r["model"], r["cell"]), r["cell"]["stride"]))
     rows = dict.fromkeys(row for row, _ in cells)
     L = (data.MINI_LENGTHS if tier == "mini" else exp_multitask.MAX_LENGTH)[name]
-    there = {stride for _, stride in cells}
-    words = {s: f"{max(1, L // s) if s > 1 else 1} apart, s={s}" for s in there - ORDERS.keys()}
-    strides = sorted(words, key=lambda s: (s > 1, -s))  # by the distance of neighbours
-    strides += [s for s in ORDERS if s in there]
-    words |= ORDERS
+    apart = {s: max(1, L // s) if s > 1 else 1 for _, s in cells if s not in ORDERS}
+    words = {s: f"{apart[s]} apart, s={s}" for s in sorted(apart, key=apart.get)}
+    words |= {s: text for s, text in ORDERS.items() if any((row, s) in cells for row in rows)}
     print(f"{data.TITLES[name]}: test accuracy in % ± standard error, by where neighbours are sent\n")
-    table = [[row, *(dial_text(cells.get((row, s))) for s in strides)] for row in rows]
-    print(markdown(["", *(words[s] for s in strides)], table) + "\n")
-    strides = [s for s in strides if s not in data.ROTATED]  # a control, no distance
+    table = [[row, *(dial_text(cells.get((row, s))) for s in words)] for row in rows]
+    print(markdown(["", *words.values()], table) + "\n")
+    strides = [s for s in words if s not in data.ROTATED]  # a control, no distance
     figure, axis = records.pyplot().subplots(figsize=(7, 4.4), layout="constrained")
     for row in rows:
         there = [i for i, s in enumerate(strides) if (row, s) in cells]
+        if not there:
+            continue
         y, error = 100 * np.array([records.mean_and_error(cells[row, strides[i]]) for i in there]).T
-        style = dict(color=records.colour(row), fmt="o--" if row.startswith(BAG) else "o-")
+        style = dict(color=colour(row), fmt="o--" if row.startswith(BAG) else "o-")
         axis.errorbar(there, y, yerr=error, label=row.removesuffix(", no techniques"), **style)
-    axis.axhline(100 * found[0]["chance"], color="black", linestyle=":", linewidth=1, label="guessing")
+    chance = max(r.get("chance", 0) for r in found)  # first records do not say
+    axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
     axis.set_xticks(range(len(strides)), [words[s].replace(", ", "\n") for s in strides])
     axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)

@@ -634,15 +634,12 @@ def paper_number(name, words):
 
 
 def spelled_out(label):
-    """ "s4 masked 1%" -> "S4, masked SPT, 1%"."""
-    names = {
-        "rotary": "Transformer, rotary",
-        "transformer": "Transformer",
-        "gmlp": "gMLP",
-        "none": "from scratch",
-    }
-    names |= {"masked": "masked SPT", "causal": "causal SPT", "s4": "S4", "dlr": "DLR"}
-    return ", ".join(names.get(word, word) for word in label.split(" ", 2))
+    """ "s4 masked 1%; 2 epochs" -> "S4, masked SPT, 1%; 2 epochs"."""
+    names = dict(transformer="Transformer", rotary="Transformer, rotary", s4="S4", dlr="DLR")
+    names |= dict(none="from scratch", masked="masked SPT", causal="causal SPT")
+    cell, *changed = label.split("; ")
+    words = ", ".join(names.get(word, word) for word in cell.split(" ", 2))
+    return "; ".join([words, *changed])
 
 
 def in_all(hp):
@@ -656,7 +653,8 @@ def in_all(hp):
 
 def report(args):
     found = []
-    first = {r["run"]: records.spent(r) for r in records.report_records(args, "spt-pretrain")}
+    first = records.report_records(args, __file__.replace(".py", "-pretrain"))
+    first = {r["run"]: records.spent(r) for r in first}
     for r in records.report_records(args, __file__, TASKS, MODELS, Cell._fields):
         with contextlib.suppress(KeyError, TypeError, ValueError):  # a cell of this script before a change
             cell = Cell(r["model"], **r["cell"])
@@ -728,7 +726,7 @@ def print_others(found):
     for r in found:
         cell, hp, paper = r["of"], r["hp"], r["paper"]
         unit = "steps" if hp.get("steps") else "epochs"
-        words = {unit: hp[unit] + (hp["pretrain"].get(unit, hp[unit]) if "pretrain" in hp else 0)}
+        words = {unit: in_all(hp)[unit]}
         rest = ("lr", "batch_size", "weight_decay", "augment", "max_length", "hours", "bucket")
         words |= {row: hp[row] for row in rest if row in hp and hp[row] != paper.get(row)}
         variant[r["run"]] = str(cell._replace(share=cell.share or None))

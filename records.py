@@ -474,14 +474,14 @@ def judged(claims, cells):
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         groups = [(sign, cells.get((task, label), [])) for sign, task, label in signed]
         difference = error = math.nan
-        n, *_, most = sorted(len(group) for _, group in groups)
-        if n:
+        seeds = [len(group) for _, group in groups]
+        if n := min(seeds):
             found = [(sign, *mean_and_error(group)) for sign, group in groups]
             difference = 100 * sum(sign * mean for sign, mean, _ in found)
             error = 100 * math.sqrt(sum(error**2 for _, _, error in found))
         few = {0: "not yet", 1: "one seed: not yet"}
         answer = few.get(n) or verdict(difference, error, low, high)
-        rows.append(Judged(words, low, high, n, most, difference, error, answer))
+        rows.append(Judged(words, low, high, n, max(seeds), difference, error, answer))
     return rows
 
 
@@ -580,13 +580,6 @@ def plot_mini(cells, tasks, titles, labels, paper, title, words, path):
 # ------------------------------------------------------------------------------------------ figures
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
-COLOURS = {"bag": GREY, "K=5": ORANGE, "K=31": "#7A3B00", "gMLP": "#009E73", "S4": BLUE, "S5": "#56B4E9"}
-COLOURS |= {"Transformer": "#CC79A7", "MEGA": "#E69F00"}
-
-
-def colour(row):
-    """The colour of a model, the same in every figure, by the name of its row; None: the next free one."""
-    return next((colour for model, colour in COLOURS.items() if model in row), None)
 
 
 def pyplot():

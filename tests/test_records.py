@@ -419,6 +419,7 @@ def test_claims_are_judged_from_signed_sums_of_at_least_two_seeds():
         ("behind", [(-1, "image", "a"), (1, "image", "b")], None, -9),
         ("alone", [(1, "image", "a"), (-1, "image", "c")], 5, None),
         ("none", [(1, "image", "a"), (-1, "image", "d")], 5, None),
+        ("one cell", [(1, "image", "a")], 55, None),
     ]
     shown = [[row.claim, row.measured, row.bounds, row.verdict] for row in records.judged(claims, cells)]
     assert shown == [
@@ -427,6 +428,7 @@ def test_claims_are_judged_from_signed_sums_of_at_least_two_seeds():
         ["behind", "-10.0 ± 0.5 (n=2)", "≤ -9", "beyond this tier"],
         ["alone", "-30.0 ± 0.5 (n=1 to 2)", "≥ 5", "one seed: not yet"],
         ["none", "—", "≥ 5", "not yet"],
+        ["one cell", "+60.0 ± 0.3 (n=2)", "≥ 55", "supports"],
     ]
 
 

@@ -448,8 +448,14 @@ def test_the_dial_at_1_is_the_cell_of_exp_locality(tmp_path, monkeypatch, capsys
     assert (first["test_acc"], first["val_acc"]) == (second["test_acc"], second["val_acc"])
     far = second | {"run": "far", "test_acc": 0.125, "cell": {"stride": 4, "kernel": 5}}
     far["hp"] = second["hp"] | {"stride": 4}
+    turned = far | {"cell": {"stride": "rotated", "kernel": 5}, "hp": second["hp"] | {"stride": "rotated"}}
     number = f"{100 * first['test_acc']:.1f} ±"
-    for lines, wanted in (([first, far], [number, "12.5 ±"]), ([first, second], [number]), ([first], [])):
+    for lines, wanted in (
+        ([first, far], [number, "12.5 ±"]),
+        ([first, second], [number]),
+        ([turned], ["12.5 ±"]),
+        ([first], []),
+    ):
         _, rows = reported(exp_range, lines, tmp_path, capsys)
         found = rows.get("convolution K=5", [])
         assert len(found) == len(wanted)
