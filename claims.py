@@ -12,41 +12,61 @@ import argparse
 import contextlib
 import importlib
 import io
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import common
 import records
 
-SCRIPTS = ("locality", "multitask", "kernels", "positional", "spt", "range")
+SCRIPTS = {
+    "locality": "Paper A, Table 1: small kernels",
+    "multitask": "Paper A, Table 2: the techniques",
+    "kernels": "Paper A, Table 3: long kernels",
+    "positional": "Paper A, Table 4: positions",
+    "spt": "Papers A and B: self-pretraining",
+    "range": "Ours: the dial (s = 4, 16, 64: neighbours 64, 16, 4 apart)",
+}
 COLORS = {"supports": "#009E73", "CONTRADICTS": records.ORANGE, "beyond this tier": records.GREY}
 
 
 def decided(out):
-    """[(script, records.Judged)]: the claims that have a verdict."""
+    """[(one of SCRIPTS, records.Judged)]: the claims that have a verdict."""
     found = []
     for name in SCRIPTS:
         script = importlib.import_module(f"exp_{name}")
         with contextlib.redirect_stdout(io.StringIO()):
             rows = script.main(["--report", "--mini", "--out", str(out)])
-        found += [(f"exp_{name}", row) for row in rows if row.verdict in COLORS]
+        found += [(name, row) for row in rows if row.verdict in COLORS]
     return found
 
 
-def plot(rows, path):
-    """A line a claim: what was measured with 2.5 standard errors, on the range that was claimed."""
-    figure, axis = records.pyplot().subplots(figsize=(10, 1.4 + 0.32 * len(rows)), layout="constrained")
+def plot(found, path):
+    """A line a claim, below the name of its script: what was measured with 2.5 standard errors, on the range
+    that was claimed."""
+    rows, lines = [row for _, row in found], []
+    for name, group in groupby(found, key=itemgetter(0)):
+        lines += [SCRIPTS[name], *(row for _, row in group)]
+    figure, axis = records.pyplot().subplots(figsize=(10, 1.4 + 0.32 * len(lines)), layout="constrained")
     spread = [records.ERRORS * row.error for row in rows]
     left = min(-6, *(row.difference - s - 1 for row, s in zip(rows, spread)))
     right = max(row.difference + s + 1 for row, s in zip(rows, spread))
-    for y, row in enumerate(rows):
+    for y, row in enumerate(lines):
+        place = dict(transform=axis.get_yaxis_transform(), va="center")
+        if isinstance(row, str):
+            axis.text(0.01, y, row, weight="bold", backgroundcolor="white", **place)
+            continue
         low, high = max(row.low, left), min(row.high, right)
         axis.barh(y, high - low, 0.7, low, color="#56B4E9", alpha=0.25, label="claimed")
         words = dict(color=COLORS[row.verdict], label=row.verdict.lower())
-        axis.errorbar(row.difference, y, xerr=spread[y], fmt="o", **words)
-        axis.text(1.01, y, row.measured, transform=axis.get_yaxis_transform(), va="center")
+        axis.errorbar(row.difference, y, xerr=records.ERRORS * row.error, fmt="o", **words)
+        axis.text(1.01, y, row.measured, **place)
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.set(xlim=(left, right), ylim=(len(rows) - 0.5, -0.5), xlabel="difference in points of test accuracy")
-    axis.set_yticks(range(len(rows)), [row.claim for row in rows])
+    axis.set(
+        xlim=(left, right), ylim=(len(lines) - 0.5, -0.5), xlabel="difference in points of test accuracy"
+    )
+    claims = {y: row.claim for y, row in enumerate(lines) if row in rows}
+    axis.set_yticks([*claims], claims.values())
     axis.set_title("What was claimed, and what small runs measured")
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
@@ -62,9 +82,9 @@ def main(argv=None):
         if not found:
             raise common.UserError("no claim has two seeds yet; train cells with --mini --seeds 2")
         header = ["script", "claim", "measured (points)", "claimed", "verdict"]
-        rows = [[script, row.claim, row.measured, row.bounds, row.verdict] for script, row in found]
+        rows = [[f"exp_{name}", row.claim, row.measured, row.bounds, row.verdict] for name, row in found]
         print(records.markdown(header, rows) + "\n")
-        plot([row for _, row in found], out / "claims-mini.png")
+        plot(found, out / "claims-mini.png")
 
 
 if __name__ == "__main__":

@@ -189,8 +189,9 @@ MINI = dict(
 MINI_SHARE = 0.5  # also with --steps
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
 # Rates of both halves where a search found a better one than 1e-3 (NOTES.md); others were not searched.
-MINI_LR = {(task, f"s4 {objective}"): 3e-3 for task in ("image", "text") for objective in ("none", "masked")}
-MINI_LR |= {("text", f"rotary {objective}"): 3e-3 for objective in ("none", "multitask")}
+MINI_LR = {("text", arm): 3e-3 for arm in ("s4 none", "s4 masked", "rotary none", "rotary multitask")}
+MINI_LR |= {("image", f"{model} {arm}"): 3e-3 for model in ("s4", "dlr")
+            for arm in ("none", "masked", "none random", "masked random")}
 MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_ff=128),
                    s4=dict(d_state=64, dropout=0.0), dlr=dict(d_state=256))
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
