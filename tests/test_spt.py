@@ -572,16 +572,16 @@ def test_the_mini_tier_judges_its_claims(tmp_path):
     commands = re.findall(r"--task \w.*?(?=  )", exp_spt.__doc__.split("Claims, fixed")[1])
     lines = {}
     for command in commands:
+        args = exp_spt.make_parser().parse_args(f"{command} --mini".split())
         for name, cell in chosen_by(f"{command} --mini"):
-            strong = cell == Cell("s4", "none")
-            changes = {"epochs": 4} if "--epochs 4" in command else {}
-            accuracy = 0.8 if cell.objective == "masked" else 0.75 if strong else 0.7 if changes else 0.6
+            strong, changed = cell == Cell("s4", "none"), args.epochs is not None
+            accuracy = 0.8 if cell.objective == "masked" else 0.75 if strong else 0.7 if changed else 0.6
             for seed in (0, 1):
-                run = line(name, cell, accuracy, seed, "mini", **changes)
+                run = line(name, cell, accuracy, seed, "mini", **exp_spt.recipe(name, cell, args)[1])
                 lines[run["run"]] = run
     rows = reported(tmp_path, lines.values(), "--mini")
-    assert [round(row.difference) for row in rows] == [15, 15, 15, 15, 0, 15, -20, -10]
-    assert (rows[0].verdict, rows[6].verdict) == ("supports", "CONTRADICTS")
+    assert [round(row.difference) for row in rows] == [15, 15, 5, 15, 15, 0, 15, -20, -10]
+    assert (rows[0].verdict, rows[7].verdict) == ("supports", "CONTRADICTS")
     assert (tmp_path / "spt-mini.png").exists()
 
 
