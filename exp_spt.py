@@ -646,7 +646,7 @@ def paper_number(name, words):
 def spelled_out(label):
     """ "s4 masked 1%; 2 epochs" -> "S4, masked SPT, 1%; 2 epochs"."""
     names = dict(transformer="Transformer", rotary="Transformer, rotary", s4="S4", dlr="DLR")
-    names |= dict(none="from scratch", masked="masked SPT", causal="causal SPT")
+    names |= dict(none="from scratch", masked="masked SPT", causal="causal SPT", random="random start")
     cell, *changed = label.split("; ")
     words = ", ".join(names.get(word, word) for word in cell.split(" ", 2))
     return "; ".join([words, *changed])
