@@ -63,7 +63,9 @@ def plot(found, path):
         axis.text(1.01, y, row.measured, **place)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(
-        xlim=(left, right), ylim=(len(lines) - 0.5, -0.5), xlabel="difference in points of test accuracy"
+        xlim=(left, right),
+        ylim=(len(lines) - 0.5, -0.5),
+        xlabel="difference in points of test accuracy; lines are 2.5 standard errors, numbers 1",
     )
     claims = {y: row.claim for y, row in enumerate(lines) if row in rows}
     axis.set_yticks([*claims], claims.values())

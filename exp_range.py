@@ -338,7 +338,8 @@ def print_dial(name, found, args, tier):
     chance = max(r.get("chance", 0) for r in found)  # first records do not say
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
     axis.set_xticks(range(len(strides)), [words[s].replace(", ", "\n") for s in strides])
-    axis.set(ylabel="test accuracy (%)", title=f"{data.TITLES[name]}: what if neighbours are sent far apart?")
+    axis.set(xlabel="where former neighbours lie", ylabel="test accuracy (%) and its standard error")
+    axis.set_title(f"{data.TITLES[name]}: what if neighbours are sent far apart?")
     axis.grid(alpha=0.3)
     records.legend_below(figure, [axis])
     records.save_figure(figure, args.out / f"dial-{name}-{tier}.png")
