@@ -44,18 +44,17 @@ def decided(out):
 def plot(found, path):
     """A line a claim, below the name of its script: what was measured with 2.5 standard errors, on the range
     that was claimed."""
-    rows, lines = [row for _, row in found], []
+    lines = []
     for name, group in groupby(found, key=itemgetter(0)):
         lines += [SCRIPTS[name], *(row for _, row in group)]
+    rows = {y: row for y, row in enumerate(lines) if isinstance(row, records.Judged)}
     figure, axis = records.pyplot().subplots(figsize=(10, 1.4 + 0.32 * len(lines)), layout="constrained")
-    spread = [records.ERRORS * row.error for row in rows]
-    left = min(-6, *(row.difference - s - 1 for row, s in zip(rows, spread)))
-    right = max(row.difference + s + 1 for row, s in zip(rows, spread))
-    for y, row in enumerate(lines):
-        place = dict(transform=axis.get_yaxis_transform(), va="center")
-        if isinstance(row, str):
-            axis.text(0.01, y, row, weight="bold", backgroundcolor="white", **place)
-            continue
+    ends = [row.difference + s * records.ERRORS * row.error for row in rows.values() for s in (-1, 1)]
+    left, right = min(-5, *ends) - 1, max(ends) + 1
+    place = dict(transform=axis.get_yaxis_transform(), va="center")
+    for y in {*range(len(lines))} - rows.keys():
+        axis.text(0.01, y, lines[y], weight="bold", backgroundcolor="white", **place)
+    for y, row in rows.items():
         low, high = max(row.low, left), min(row.high, right)
         axis.barh(y, high - low, 0.7, low, color="#56B4E9", alpha=0.25, label="claimed")
         words = dict(color=COLORS[row.verdict], label=row.verdict.lower())
@@ -67,8 +66,7 @@ def plot(found, path):
         ylim=(len(lines) - 0.5, -0.5),
         xlabel="difference in points of test accuracy; lines are 2.5 standard errors, numbers 1",
     )
-    claims = {y: row.claim for y, row in enumerate(lines) if row in rows}
-    axis.set_yticks([*claims], claims.values())
+    axis.set_yticks([*rows], [row.claim for row in rows.values()])
     axis.set_title("What was claimed, and what small runs measured")
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
