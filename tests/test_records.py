@@ -441,7 +441,7 @@ def test_a_report_without_records_prints_the_papers_table(tmp_path, capsys, monk
     monkeypatch.chdir(tmp_path)
     assert exit_code(exp_locality.main, "--report") == 0
     mini, full = capsys.readouterr().out.split("as the paper ran it")
-    assert "not run yet" in mini and mini.count("not yet |") == 5
+    assert "not run yet" in mini and mini.count("not yet |") == 7
     table = [line for line in full.splitlines() if line.startswith("| ")]
     assert len(table) == 1 + 6 + 2 and len({line.count("|") for line in table}) == 1
     assert "| — / 88.96 |" in table[1] and "| — / 72.28 " in table[6] and len(table[1]) < 100

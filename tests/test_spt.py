@@ -580,7 +580,7 @@ def test_the_mini_tier_judges_its_claims(tmp_path):
                 run = line(name, cell, accuracy, seed, "mini", **exp_spt.recipe(name, cell, args)[1])
                 lines[run["run"]] = run
     rows = reported(tmp_path, lines.values(), "--mini")
-    assert [round(row.difference) for row in rows] == [15, 15, 5, 15, 15, 0, 0, 0, 15, -20, -10]
+    assert [round(row.difference) for row in rows] == [15, 15, 5, 15, 15, 0, 0, 0, 15, -20, 0, -10]
     assert (rows[0].verdict, rows[9].verdict) == ("supports", "CONTRADICTS")
     assert (tmp_path / "spt-mini.png").exists()
 
