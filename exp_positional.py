@@ -13,7 +13,7 @@ of their own), and `--flip-half` (the opposite of Table 5's choice whether half 
 
 The mini tier's claims, fixed before its runs (CLAIMS): on ListOps rotary is at least 2 points ahead of
 sinusoidal (the paper: 15.4) and of learned (21.6); on Image learned is at least 2 points behind (20.3).
-Rates on ListOps are the best of 3e-4, 1e-3, 3e-3 on the validation set after a fifth of the steps (NOTES.md).
+Rates are the best of 3e-4, 1e-3, 3e-3 on the validation set after a fourth or fifth of the steps (NOTES.md).
 
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
