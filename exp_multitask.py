@@ -100,7 +100,7 @@ MINI = dict(
 )
 # Where a search found another rate.
 MINI_LR = {(task, model, "no"): 1e-3 for task in ("text", "retrieval") for model in ("transformer", "mega")}
-MINI_LR["image", "transformer", "yes"] = 3e-3
+MINI_LR |= {("image", "transformer", techniques): 3e-3 for techniques in ("yes", "no")}
 # Not in the paper: a parent with one thing changed. Which part of it does the work?
 VARIANTS = {
     "linear":         ("transformer", dict(kind="linear")),  # is its 65.9 a matter of training?

@@ -124,6 +124,7 @@ def recipe(model, name, kernel=None, stride=1, techniques="yes", mini=False):
         hp = exp_multitask.recipe(model, name, techniques, mini)
     if mini and name == "image":
         hp |= {"epochs": 2, "batch_size": 16}  # five strides of whole cells would take a day
+        hp |= {"lr": 1e-3} if model == "transformer" else {}  # not searched for these batches
     return hp | {"stride": stride}
 
 
