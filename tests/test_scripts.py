@@ -449,9 +449,10 @@ def test_the_dial_at_1_is_the_cell_of_exp_locality(tmp_path, monkeypatch, capsys
     far = second | {"run": "far", "test_acc": 0.125, "cell": {"stride": 4, "kernel": 5}}
     far["hp"] = second["hp"] | {"stride": 4}
     turned = far | {"cell": {"stride": "rotated", "kernel": 5}, "hp": second["hp"] | {"stride": "rotated"}}
+    anywhere = far | {"cell": {"stride": "random", "kernel": 5}, "hp": second["hp"] | {"stride": "random"}}
     number = f"{100 * first['test_acc']:.1f} ±"
     for lines, wanted in (
-        ([first, far], [number, "12.5 ±"]),
+        ([anywhere | {"run": "anywhere", "test_acc": 0.25}, first, far], [number, "12.5 ±", "25.0 ±"]),
         ([first, second], [number]),
         ([turned], ["12.5 ±"]),
         ([first], []),
