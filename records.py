@@ -301,6 +301,13 @@ def percent(value, signed=False):
     return "—" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
 
 
+def from_to(counts):
+    """ "2", or "2 to 3" where they differ."""
+    counts = [*counts]
+    least, most = min(counts), max(counts)
+    return f"{least}" + f" to {most}" * (most > least)
+
+
 def summary(records):
     """ "88.96 ± 0.21 (n=3)", mean and standard deviation over the seeds in `records`; a dash for none. Where
     some stayed at chance a mean alone would mislead: "70.12 ± 17.42 (n=5, 2 learnt)"."""
@@ -443,7 +450,7 @@ class Judged(NamedTuple):
 
     @property
     def measured(self):
-        seeds = f"{self.n}" + f" to {self.most}" * (self.most > self.n)
+        seeds = from_to([self.n, self.most])
         return f"{self.difference:+.1f} ± {self.error:.1f} (n={seeds})" if self.n else "—"
 
     @property

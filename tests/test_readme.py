@@ -28,9 +28,7 @@ import records
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in (
-    "data", "deviations", "dial", "gpu", "new-experiment", "results", "self-pretraining",
-    "tables-mini", "tables-full")}  # fmt: skip
+PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 WANTED = (ROOT / "NOTES.md").read_text().split("## Wanted runs")[1].split("\n## ")[0]
 TEXT = "\n".join([README, WANTED, *PAGES.values()])
 PRINTED = {  # pages that the scripts print, and their first lines
