@@ -15,7 +15,9 @@ rates of their recipes.
 
 The mini tier's claims, fixed before its runs (CLAIMS): on Image and on Text gMLP is no more than 1.5 points
 behind S4 (the paper: .3 ahead and 1.1 behind), and on Image no more than 1.5 behind S5 (4.4 ahead). What is
-below one point is beyond this tier.
+below one point is beyond this tier. After 12 epochs on Image the same is claimed. The paper leaves structured
+kernels a "learning efficiency": then with 12 epochs instead of 4, S4's lead over gMLP shrinks by a point or
+more, and its lead over free taps in its own block by two or more.
 
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 Paper B: "Never Train from Scratch" (arXiv 2310.02980).
@@ -139,7 +141,7 @@ TABLES = {  # but for gMLP's in the order of TASKS_LRA; S4D is S4 with a diagona
 MINI = exp_multitask.MINI | dict(d_state=64, n_ssm=None, blocks=1, lr=1e-3, weight_decay=0.05)
 MINI_LR = {  # instead, where a search found a better one (NOTES.md): of a task, a model and techniques
     **{(task, model, "yes"): 3e-3 for task in ("image", "text") for model in ("s4", "gmlp")},
-    ("image", "s5", "yes"): 3e-3,
+    **{("image", model, "yes"): 3e-3 for model in ("s5", "free")},
     ("text", "s4", "no"): 3e-3,
 }
 
@@ -154,11 +156,26 @@ TABLE3 = {
 }
 # fmt: on
 
+
+def lead(task, one, other, run="", sign=1):
+    """One row's lead over another's, as the signed cells of a claim."""
+    return [(sign, task, one + run), (-sign, task, other + run)]
+
+
 # What the paper says, as differences in points at the mini tier: (words, signed cells, from, to).
+LONGER = "; 12 epochs"
 CLAIMS = [
-    (f"{data.TITLES[name]}: gMLP against {s}", [(1, name, "gMLP †"), (-1, name, f"{s} †")], -1.5, None)
-    for name, s in (("image", "S4"), ("text", "S4"), ("image", "S5"))
+    ("Image: gMLP against S4", lead("image", "gMLP †", "S4 †"), -1.5, None),
+    ("Text: gMLP against S4", lead("text", "gMLP †", "S4 †"), -1.5, None),
+    ("Image: gMLP against S5", lead("image", "gMLP †", "S5 †"), -1.5, None),
+    ("Image, 12 epochs: gMLP against S4", lead("image", "gMLP †", "S4 †", LONGER), -1.5, None),
+    ("Image, 12 epochs: gMLP against S5", lead("image", "gMLP †", "S5 †", LONGER), -1.5, None),
 ]
+CLAIMS += [
+    (f"Image: what S4 loses of its lead over {words}, 12 epochs for 4",
+     lead("image", "S4 †", other) + lead("image", "S4 †", other, LONGER, -1), least, None)
+    for words, other, least in (("gMLP", "gMLP †", 1), ("free taps", "free taps in S4's block †", 2))
+]  # fmt: skip
 NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", mega="MEGA", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
 NAMES |= dict(free="free taps in S4's block", mingru="minGRU")
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
