@@ -247,6 +247,20 @@ def test_a_run_of_two_scripts_counts_once(tmp_path, capsys):
     assert rows["rotary, techniques, ours"][4] == "55.00 ± 7.07 (n=2)"
 
 
+def test_the_curves_of_learning_are_means_of_the_long_runs_seeds(tmp_path, capsys, monkeypatch):
+    drawn, lines, cell = [], [], {"techniques": "yes"}
+    for seed, changed in ((0, {}), (1, {}), (0, {"augment": "none"}), (1, {"epochs": 4})):
+        hp = exp_kernels.recipe("s5", "image", mini=True) | {"epochs": 12} | changed
+        lines += [fake("kernels", "image", "s5", cell, 0.5, hp, seed, "mini") | {"run": f"run{len(lines)}"}]
+        (tmp_path / lines[-1]["run"]).mkdir()
+        curve = [{"val": {"acc": epoch / 100 + seed / 10 + len(changed)}} for epoch in range(12)]
+        (tmp_path / lines[-1]["run"] / "log.jsonl").write_text("\n".join(map(json.dumps, curve)))
+    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
+    reported(exp_kernels, lines, tmp_path, capsys)
+    (line,) = drawn[-1].axes[0].lines
+    assert line.get_label() == "S5 (2 seeds)" and np.allclose(line.get_ydata(), np.arange(12) + 5)
+
+
 # ------------------------------------------------------------------------------------------ kernels
 
 
