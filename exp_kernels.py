@@ -272,7 +272,11 @@ def plot_learning(args, found):
     for model in (model for model in NAMES if model in curves):
         seeds = f"{len(curves[model])} seed{'s' * (len(curves[model]) > 1)}"
         axis.plot(range(1, LONG + 1), np.mean(curves[model], 0), "o-", label=f"{NAMES[model]} ({seeds})")
-    axis.set(xlabel="epoch", ylabel="validation accuracy (%)", title="Image: how fast do long kernels learn?")
+    axis.set(
+        xlabel="epoch",
+        ylabel="validation accuracy (%)",
+        title="Image, mini tier: how fast do long kernels learn?",
+    )
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
     records.save_figure(figure, args.out / "learning-image-mini.png")
