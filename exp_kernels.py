@@ -174,7 +174,7 @@ CLAIMS = [
     ("Image, 12 epochs: gMLP against S5", lead("image", "gMLP †", "S5 †", LONGER), -1.5, None),
 ]
 CLAIMS += [
-    (f"Image, from 4 to 12 epochs: S4's lead over {words} shrinks",
+    (f"Image, 4 to 12 epochs: S4's lead over {words} shrinks",
      lead("image", "S4 †", other) + lead("image", "S4 †", other, LONGER, -1), least, None)
     for words, other, least in (("gMLP", "gMLP †", 1), ("free taps", "free taps in S4's block †", 2))
 ]  # fmt: skip
@@ -263,7 +263,7 @@ def plot_learning(args, found):
     for r in (r for r in found if (r["budget"], r["task"], r["limit"]) == ("mini", "image", None)):
         paths = args.out / r["run"] / "log.jsonl", Path(__file__).parent / f"results/curves/{r['run']}.jsonl"
         there = [path for path in paths if path.exists()]
-        if there and r["hp"] == recipe(r["model"], "image", **r["cell"], mini=True) | {"epochs": LONG}:
+        if there and r["hp"] == recipe(r["model"], "image", mini=True) | {"epochs": LONG}:
             lines = map(json.loads, there[0].read_text().splitlines())
             curves.setdefault(r["model"], []).append([100 * line["val"]["acc"] for line in lines])
     if not curves:
@@ -272,11 +272,8 @@ def plot_learning(args, found):
     for model in (model for model in NAMES if model in curves):
         seeds = f"{len(curves[model])} seed{'s' * (len(curves[model]) > 1)}"
         axis.plot(range(1, LONG + 1), np.mean(curves[model], 0), "o-", label=f"{NAMES[model]} ({seeds})")
-    axis.set(
-        xlabel="epoch",
-        ylabel="validation accuracy (%)",
-        title="Image, mini tier: how fast do long kernels learn?",
-    )
+    axis.set(xlabel="epoch", ylabel="validation accuracy (%)")
+    axis.set_title("Image, mini tier: how fast do long kernels learn?")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
     records.save_figure(figure, args.out / "learning-image-mini.png")

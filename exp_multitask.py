@@ -153,7 +153,7 @@ CLAIMS = [
       for n, words, low, high in ((DATA[0], "helps", 2, None), (DATA[-1], "changes little", -1.5, 1.5))),
     ("Image, 5,000 examples: flips help the Transformer",
      gain("image", "transformer", words=FEW_IMAGES), 2, None),
-    ("Image, 5,000 examples: paper A's augmentation helps the Transformer",
+    ("Image, 5,000 examples: paper A's augmentation helps",
      [(1, "image", LABELS["transformer", "yes"] + FEW_IMAGES + ", augment paper"),
       (-1, "image", LABELS["transformer", "no"] + FEW_IMAGES)], 2, None),
 ]  # fmt: skip
