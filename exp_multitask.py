@@ -33,7 +33,7 @@ import common
 import data
 import models
 import records
-from records import markdown, paper_and_ours_rows
+from records import lead, markdown, paper_and_ours_rows
 
 # fmt: off
 # Table 5: the Transformer. Columns in the paper's order, which is not that of its other tables.
@@ -136,7 +136,7 @@ LABELS["ema-attention", "yes"] = "MEGA ‡ (paper A's block)"
 
 def gain(task, model, sign=1, words=""):
     """The cells of a claim: what the techniques give a model."""
-    return [(sign, task, LABELS[model, "yes"] + words), (-sign, task, LABELS[model, "no"] + words)]
+    return lead(task, LABELS[model, "yes"] + words, LABELS[model, "no"] + words, sign)
 
 
 DATA, DATA_STEPS = (3_000, 12_000, 48_000, 192_000), 6_000  # examples of ListOps at equal steps of 32
@@ -154,8 +154,8 @@ CLAIMS = [
     ("Image, 5,000 examples: flips help the Transformer",
      gain("image", "transformer", words=FEW_IMAGES), 2, None),
     ("Image, 5,000 examples: paper A's augmentation helps",
-     [(1, "image", LABELS["transformer", "yes"] + FEW_IMAGES + ", augment paper"),
-      (-1, "image", LABELS["transformer", "no"] + FEW_IMAGES)], 2, None),
+     lead("image", f"Transformer ‡{FEW_IMAGES}, augment paper",
+          f"Transformer, no techniques{FEW_IMAGES}"), 2, None),
 ]  # fmt: skip
 
 # ------------------------------------------------------------------------------------------ the idea

@@ -469,6 +469,11 @@ def verdict(difference, error, low, high):
     return "CONTRADICTS" if right < low or left > high else "beyond this tier"
 
 
+def lead(task, one, other, sign=1):
+    """The signed cells of a claim, see judged: how far row `one` of a task is ahead of row `other`."""
+    return [(sign, task, one), (-sign, task, other)]
+
+
 def judged(claims, cells):
     """[Judged] of claims.
 
