@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import importlib
 import io
 import json
 import math
@@ -351,6 +352,9 @@ def join_ranks(parser, device):
         if local >= gpus:
             parser.error(f"this machine has {gpus} GPUs; give torchrun no more processes")
         torch.cuda.set_device(local)
+    # Imported later, by an optimiser, its default arguments keep the group for good: gloo's threads live on,
+    # and torch sometimes aborts a process that has done its work.
+    importlib.import_module("torch.distributed.nn")
     # Gradients travel between the devices; what the hosts agree on must not wait for those.
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
     atexit.register(dist.destroy_process_group)

@@ -172,6 +172,27 @@ def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
     assert two["test_acc"] == pytest.approx(one["test_acc"], abs=0.03)
 
 
+AT_THE_END = """
+import atexit, pathlib
+names = lambda: {(t / "comm").read_text().strip() for t in pathlib.Path("/proc/self/task").iterdir()}
+atexit.register(lambda: print("after the group:", *sorted(n for n in names() if "gloo" in n)))
+import common, torch
+common.join_ranks(None, "cpu")
+assert any("gloo" in n for n in names())
+weight = torch.nn.Parameter(torch.ones(2))
+torch.optim.AdamW([weight])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_gloos_threads_end_with_the_group():
+    """A thread that is left may abort a rank which has done its work, and torchrun then stops the others."""
+    ranks = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    environment = {**os.environ, **ranks, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "after the group:", done.stderr
+
+
 # ------------------------------------------------------------------------------------------ shares of data
 
 
