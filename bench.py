@@ -63,7 +63,7 @@ def stand_in(name, examples, hp):
     denoise = hp["technique"] == "denoising"
     task, draw = data.load(name, "", smoke=True, augment="none", denoise=denoise), np.random.default_rng(0)
     if name == "listops":
-        tokens, offsets, _ = listops.generate_listops(examples, seed=0, progress=False)
+        tokens, offsets, _ = listops.generate_listops(examples, seed=0)
     else:
         lengths = np.full(examples * task.docs, task.max_length)
         if name == "text":  # IMDB: mean 1,299, standard deviation 901, 2.9 % at the cap

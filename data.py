@@ -140,7 +140,7 @@ class Task:
             if not (known and fits and (edges.diff() >= 0).all()):
                 raise DataError(
                     f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
-                    "number of tokens; delete the packed folder, it is made again"
+                    "number of tokens; the files that it was read from are damaged, get them again"
                 )
             documents = edges.diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
@@ -406,9 +406,11 @@ def read_imdb(folder):
         for label, sentiment in enumerate(("neg", "pos")):
             place = folder / split / sentiment
             # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
-            files = sorted(place.glob("[0-9]*_*.txt"), key=lambda f: int(f.stem.split("_")[0]))
-            positive = sum(int(f.stem.split("_")[1]) > 5 for f in files)
-            reviews = [f.read_bytes()[:4096] for f in tqdm(files, str(place), leave=False, disable=None)]
+            names = (re.fullmatch(r"(\d+)_(\d+)\.txt", file.name) for file in place.glob("*"))
+            files = sorted((int(name[1]), int(name[2]), place / name[0]) for name in names if name)
+            positive = sum(rating > 5 for _, rating, _ in files)
+            bar = tqdm(files, str(place), leave=False, disable=None)
+            reviews = [file.read_bytes()[:4096] for *_, file in bar]
             if (len(files), positive) != (each, label * each) or b"" in reviews:
                 found = f"{len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} empty)"
                 raise DataError(f"{place} holds {found}, not {each:,} {sentiment}; unpack aclImdb again")
@@ -445,9 +447,9 @@ def read_aan_tsv(path, limit=4096):
     return Split(*ragged(documents), torch.tensor(label))
 
 
-def listops_splits(counts, seed, progress=True, lengths=listops.LISTOPS_LENGTHS):
+def listops_splits(counts, seed, lengths=listops.LISTOPS_LENGTHS):
     """counts {name: n} -> {name: Split}: the generator's examples cut in pieces."""
-    examples = listops.generate_listops(sum(counts.values()), seed, progress, lengths)
+    examples = listops.generate_listops(sum(counts.values()), seed, lengths)
     whole = Split(*map(torch.from_numpy, examples))
     pieces = torch.arange(len(whole.label)).split([*counts.values()])
     return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
@@ -711,7 +713,7 @@ def smoke_task(name):
     made, draw, shape = "stand-in", np.random.default_rng(0), SHAPES[name]
     if name == "listops":
         made = "generated"
-        splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1, progress=False)
+        splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1)
     elif name in PATHFINDER_SIZE:
         made, n = "generated", 300 if name == "pathfinder" else 40
         block = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
@@ -1010,6 +1012,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.url and (not args.fetch or args.task not in ([name] for name in ARCHIVES)):
         parser.error(f"--url goes with --fetch and one --task of {', '.join(ARCHIVES)}")
+    if args.show and args.mini:
+        parser.error("--show draws the full tasks; leave --mini out")
     if "all" in args.task:
         args.task = [name for name in tasks if name in MINI_LENGTHS or not args.mini]
     code = 0

@@ -97,7 +97,8 @@ def run_cell(args, task, rule, seed):
     started = time.monotonic()
     line = {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
     line |= dict(run=name, budget=records.budget(args, {}, {}), data=task.source, argv=args.argv)
-    line |= dict(git=args.git[0], dirty=args.git[1], seconds=round(time.monotonic() - started, 1))
+    line |= dict(git=args.git[0], dirty=args.git[1], code=records.code_hash(__file__))
+    line |= dict(seconds=round(time.monotonic() - started, 1))
     line |= dict(date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
     records.append_record(args.out / "results.jsonl", identity | line)
     train, test = line["train_acc"], line["test_acc"]
@@ -121,6 +122,8 @@ def rebuilt(path):
         raise common.UserError(f"{path} is of another task; give the best.pt of a ListOps run")
     if "objective" in state.get("hp", {}):
         raise common.UserError(f"{path} is pretrained only and has no trained classifier; give another")
+    if state.get("hp", {}).get("stride", 1) != 1:
+        raise common.UserError(f"{path} was trained on symbols in another order; give another")
     return arguments["block"], model
 
 
@@ -270,6 +273,8 @@ def main(argv=None):
     parser.set_defaults(task=["listops"], no_techniques=False, norm_place=None)  # two of exp_locality
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
+        if args.report is not None and args.figure:
+            raise common.UserError("--report prints the tables; give --figure without it")
         if args.report is not None:
             return report(args)
         figures = {*(args.figure or (1, 2, 3))}
@@ -277,6 +282,8 @@ def main(argv=None):
             raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
         chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
         task = data.load("listops", args.data_dir, augment="none", smoke=args.smoke, mini=args.mini)
+        if chosen and (chosen[1].arguments["max_length"] or task.max_length) < task.max_length:
+            raise common.UserError(f"{args.checkpoint} is for shorter expressions; give --mini")
         if not args.figure:
             records.run_cells(args, [(task, rule) for rule in RULES], run_cell)
         if args.smoke and not args.checkpoint and figures != {1}:

@@ -240,6 +240,8 @@ def figure_pairs(args):
     shape, rows = data.SHAPES["pathfinder"], []
     images = [torch.from_numpy(x.reshape(len(x), -1)).long() + shape["first_id"] for x in (whole, cut)]
     for r in records.finished_runs(args, "pathfinder", SCRIPTS):
+        if r["hp"].get("stride", 1) != 1:  # the pairs are in the paper's order
+            continue
         model, _ = records.rebuilt(args.out / r["run"] / "best.pt", models.SequenceModel)
         logit = []
         for pixels in images:

@@ -248,7 +248,8 @@ CLAIMS = [  # of the mini tier: (words, task, a sum of accuracies in points, fro
     ("Text: multitask against SPT, equal labels", "text",
      "rotary multitask; 4 of 8 epochs - rotary masked", -2, 2),
 ]
-CLAIMS = [(words, [(s, task, cell) for s, cell in zip([1, -1, 1, -1], re.split(" [-+] ", cells))], *bounds)
+SIGNED = r"([-+]) ([^-+]*[^-+ ])"  # a sign and the cell behind it
+CLAIMS = [(words, [(int(sign + "1"), task, cell) for sign, cell in re.findall(SIGNED, f"+ {cells}")], *bounds)
           for words, task, cells, *bounds in CLAIMS]
 # fmt: on
 
@@ -674,7 +675,7 @@ def report(args):
             both = records.spent(r) + first.get(r.get("pretraining", {}).get("run"), 0.0)
             found.append(r | {"of": cell, "paper": paper, "cpu_seconds": both})
     mini = [r | {"hp": in_all(r["hp"])} for r in found]
-    claims = [] if args.figure else records.report_mini(
+    claims = [] if args.figure and not args.mini else records.report_mini(
         args, mini, title="Self-pretraining", tasks=TASKS, titles=data.TITLES, claims=CLAIMS,
         variants=[f"{model} {objective}" for model in MINI_MODELS for objective in OBJECTIVES],
         label=lambda r: str(r["of"]), recipe=lambda r: in_all(r["paper"]), paper=paper_number,
@@ -835,11 +836,11 @@ FIGURES = {
                   for m in ("s4", "dlr") for init, words in zip(INITS, ("", " random"))})),
     "3": dict(task=tuple(DATA_SCALE), model=("s4",), fraction=FRACTIONS, draw=fractions,
               title="Figure 3: fractions of the data"),
-    "4": dict(task=TASKS4, model=("s4",), objective=("masked",)),  # exp_kernels.py draws their kernels
     "5": dict(task=tuple(TIED), model=("transformer", "s4"), share=SHARES, draw=training_curves,
               image_loss=("ce",), rows=dict(image_loss=("l1", "ce")),
               title="Table 8: 30 epochs of Text or 150 of Image, shared with pretraining"),
-    "table9": dict(task=("image",), model=tuple(SIZES), size=tuple(SIZES["s4"]), title="Table 9: parameters"),
+    "table9": dict(task=("image",), model=tuple(SIZES), size=tuple(SIZES["s4"])[:5],  # 20M is of C.1.2
+                   title="Table 9: parameters"),
     "size": dict(task=("listops", "text"), model=("s4",), size=("20M",), title="C.1.2: parameters",
                  rows=dict(model=SIZES, size=SIZES["s4"])),
     "pooling": dict(task=MEAN6, objective=("masked",), pooling=POOLINGS, title="C.1.1: pooling",
@@ -895,8 +896,11 @@ def models_of(name, mini=False):
 
 def check(args, chosen):
     """Raise UserError, before anything is loaded, for flags that do not go together."""
-    shares = {cell.share for _, cell in chosen} - {None}  # of the flag or of the figure
-    halves = shares or args.mini or args.steps
+    two = [cell for _, cell in chosen if cell.objective not in ALONE]
+    shared = two and (args.mini or args.steps or any(cell.share is not None for cell in two))
+    tasks = FIGURES.get(args.figure, {}).get("task", TASKS)
+    if not {*args.task} & {*tasks, "all"}:
+        raise UserError(f"--figure {args.figure} is about other tasks; give --task {' '.join(tasks)}, or all")
     if not chosen:
         have = {n: " ".join(models_of(n, args.mini)) for n in args.task if n != "all"}
         advice = ", ".join(f"{n} has {f'--model {m}' if m else 'no model'}" for n, m in have.items())
@@ -905,9 +909,11 @@ def check(args, chosen):
         raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
     if args.set_last_tenth and not args.mini:
         raise UserError("--set-last-tenth is about paper A's schedule; paper B's has no such step")
-    if halves and args.epochs_pretrain:
+    if not two and (args.lr_pretrain or args.epochs_pretrain):
+        raise UserError("--lr-pretrain and --epochs-pretrain go with --objective masked or causal")
+    if shared and args.epochs_pretrain:
         raise UserError("--epochs-pretrain does not go with --share, --steps, --figure 5 and --mini")
-    if halves and shares != {0.0} and 1 in (args.epochs, args.steps):
+    if shared and 1 in (args.epochs, args.steps):
         raise UserError("shares need --epochs or --steps of at least 2, one for each half")
 
 

@@ -19,7 +19,7 @@ LISTOPS_LENGTHS, MINI_LISTOPS_LENGTHS = (501, 1_999), (20, 96)  # fewest and mos
 LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number the data are others
 
 
-def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
+def generate_listops(n, seed, lengths=LISTOPS_LENGTHS):
     """n expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10 arguments,
     more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are fewest and most).
 
@@ -28,7 +28,7 @@ def generate_listops(n, seed, progress=True, lengths=LISTOPS_LENGTHS):
     google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
     tokens, sizes, labels, made = [], [], [], 0
-    with tqdm(total=n, desc="generate listops", unit="ex", disable=None if progress else True) as bar:
+    with tqdm(total=n, desc="generate listops", unit="ex", leave=False, disable=None) as bar:
         while made < n:
             flat, offsets = _listops_block(np.random.default_rng([seed, len(sizes)]), *lengths)
             offsets = offsets[: n - made + 1]
@@ -173,8 +173,8 @@ def shuffle_listops(tokens, mask, generator):
     closes = mask & (tokens == LISTOPS_FIRST_ID + CLOSE)
     step = opens.long() - closes.long()
 
-    # Reading order -> level order, as in evaluate_listops: each head is followed by its arguments, an inner
-    # operator being represented by its bracket; the k-th head's own bracket is the k-th. Padding is last.
+    # Reading order -> level order: each head is followed by its arguments, an inner operator being
+    # represented by its bracket; the k-th head's own bracket is the k-th. Padding is last.
     by_level = step.cumsum(1).masked_fill(~mask, L).argsort(dim=1, stable=True)
     step = step.gather(1, by_level)
     head, bracket = step > 0, step < 0

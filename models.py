@@ -2,7 +2,8 @@
 
 Every block but attention and minGRU mixes positions by a convolution: short (ConvBlock), long with an
 explicit kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU).
-One section for each family: it can be copied out together with the first two sections.
+One section for each family. To copy one out take the first two sections along; DLR, SGConv, free taps, S5 and
+LRU also need S4's, MEGA the Transformer's, and that the small kernels'.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -74,10 +75,10 @@ def full_precision(function):
     not protect FFTs on CUDA. The function itself casts what it is given with `at_least_float32`."""
 
     @functools.wraps(function)
-    def wrapper(*args, **kwargs):
-        device = (*args, *kwargs.values())[0].device.type
+    def wrapper(*args):
+        device = args[0].device.type
         with torch.autocast("cpu" if device == "meta" else device, enabled=False):  # meta knows no autocast
-            return function(*args, **kwargs)
+            return function(*args)
 
     return wrapper
 
@@ -130,9 +131,9 @@ class Norm(nn.Module):
     "scale"  g x / sqrt(mean x^2 + eps) with one scalar g (MEGA's ScaleNorm).
     """
 
-    def __init__(self, kind, d_model, momentum=0.1, eps=1e-5):
+    def __init__(self, kind, d_model, momentum=0.1):
         super().__init__()
-        self.kind, self.momentum, self.eps = kind, momentum, eps
+        self.kind, self.momentum, self.eps = kind, momentum, 1e-5
         self.weight = nn.Parameter(torch.ones(1 if kind == "scale" else d_model))
         self.bias = None if kind == "scale" else nn.Parameter(torch.zeros(d_model))
         if kind == "batch":
@@ -214,7 +215,6 @@ def fft_size(minimum):
     return min(odd << max(1, math.ceil(math.log2(minimum / odd))) for odd in (1, 3, 5, 9, 15))
 
 
-@full_precision
 def long_conv(u, k_fwd, k_bwd=None, skip=None):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + 1] + skip u_t, zero outside 0 .. L - 1.
 
@@ -377,6 +377,8 @@ class ConvBlock(ResidualBlock):
 
     def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
         super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
+        if kernel % 2 == 0 or norm_place not in ("pre", "post", "after"):
+            raise ValueError(f"kernel is odd, norm_place pre, post or after; got {kernel}, {norm_place!r}")
         self.norm_place = norm_place
         self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
         self.linear = nn.Linear(d_hidden, d_model)
@@ -439,10 +441,9 @@ def rotate(x, *frequencies):
     return turned.flatten(-2).to(x.dtype)
 
 
-def sinusoidal_positions(L, width, base=10000.0):
-    """PE[t, 2 m] = sin(t theta_m), PE[t, 2 m + 1] = cos(t theta_m): (L, width) float64."""
-    turns = rotary_turns(L, torch.float64, width + width % 2, base)
-    return torch.view_as_real(turns).flip(-1).flatten(1)[:, :width]
+def sinusoidal_positions(L, width):
+    """PE[t, 2 m] = sin(t theta_m), PE[t, 2 m + 1] = cos(t theta_m): (L, width) float64, of an even width."""
+    return torch.view_as_real(rotary_turns(L, torch.float64, width)).flip(-1).flatten(1)
 
 
 def keys_to_see(mask, rows=1, first=0, causal=False, band=None):
@@ -480,8 +481,10 @@ class Attention(nn.Module):
         kind="softmax", band=None,
     ):  # fmt: skip
         super().__init__()
-        if kind == "linear" and causal:
-            raise ValueError("linear attention sees the whole sequence; it cannot be causal")
+        if kind not in ("softmax", "linear") or rotary not in (None, "full", "heads"):
+            raise ValueError(f"no attention of kind {kind!r} with rotary {rotary!r}")
+        if kind == "linear" and (causal or window is not None or band is not None):
+            raise ValueError("linear attention sees the whole sequence: no causal, window or band")
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
         self.kind, self.band = kind, band
         self.frequencies = d_model // heads if rotary == "heads" else d_model, base, disable_half
@@ -1001,7 +1004,8 @@ class S5Block(StateSpaceBlock):
         super().__init__(d_model, norm_momentum=norm_momentum, **block)
         self.activation, self.clip_eigs = activation, clip_eigs
         Lambda, _, _, V = legs_basis(d_state // blocks)
-        Lambda, V = Lambda.repeat(blocks), torch.block_diag(*[V] * blocks).to(torch.complex64)  # V (2 P, P)
+        wide = torch.get_default_dtype().to_complex()
+        Lambda, V = Lambda.repeat(blocks), torch.block_diag(*[V] * blocks).to(wide)  # V (2 P, P)
         B = V.mH @ lecun_normal_(torch.empty(d_state, d_model), d_state).to(V.dtype)
         C = torch.empty(self.rows, d_model, d_state, 2)
         lecun_normal_(C, d_state if c_init == "trunc" else d_state * d_model)

@@ -492,8 +492,6 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
     A block has its own random stream and grows all its snakes whatever n is: image i depends on (size, level,
     seed, block, i) alone."""
     p = parameters(size, level)
-    if min(seed, block) < 0 or not 0 <= n <= BLOCK or rendering not in RENDERINGS:
-        raise DataError(f"no such block: seed {seed}, block {block}, n {n}, rendering {rendering!r}")
     c, margins = p["contour_length"], p["paddle_margin_list"]
     rng = np.random.default_rng([seed, size, c, block])
     label, origin = rng.integers(2, size=(2, BLOCK))  # A; and, for E, the snake whose origin tip is marked

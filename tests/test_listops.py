@@ -83,7 +83,7 @@ def uniform(count):
 
 @pytest.fixture(scope="module")
 def generated():
-    return listops.generate_listops(4000, seed=7, progress=False)
+    return listops.generate_listops(4000, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -125,23 +125,23 @@ def test_generator_has_the_published_statistics(generated, trees):
 
 
 def test_seed_decides_the_data_and_fewer_are_the_first_of_more(generated):
-    tokens, offsets, label = listops.generate_listops(1500, seed=7, progress=False)  # more than one block
+    tokens, offsets, label = listops.generate_listops(1500, seed=7)  # more than one block
     assert np.array_equal(tokens, generated[0][: offsets[-1]])
     assert np.array_equal(offsets, generated[1][:1501]) and np.array_equal(label, generated[2][:1500])
-    assert not np.array_equal(listops.generate_listops(10, seed=8, progress=False)[0][:500], tokens[:500])
+    assert not np.array_equal(listops.generate_listops(10, seed=8)[0][:500], tokens[:500])
     assert tokens.dtype == np.uint8 and offsets.dtype == label.dtype == np.int64
     # Records of different machines are comparable only if seed 0 is the same data everywhere. After a
     # deliberate change of the generator (or of numpy's streams) put the new value here; data packed before
     # are then others.
-    full = listops.generate_listops(100, seed=0, progress=False)[0]
-    mini = listops.generate_listops(3000, 0, False, listops.MINI_LISTOPS_LENGTHS)[0]
+    full = listops.generate_listops(100, seed=0)[0]
+    mini = listops.generate_listops(3000, 0, listops.MINI_LISTOPS_LENGTHS)[0]
     digests = [hashlib.sha256(tokens).hexdigest()[:16] for tokens in (full, mini)]
     assert digests == ["edf283e0910995b7", "0479f234e264306e"]
 
 
 def test_splits_have_no_example_in_common():
     counts = {"train": 1500, "val": 100, "test": 100}
-    splits = data.listops_splits(counts, seed=5, progress=False)
+    splits = data.listops_splits(counts, seed=5)
     seen = [row.numpy().tobytes() for split in splits.values() for row in rows(split.tokens, split.offsets)]
     assert {name: len(split.label) for name, split in splits.items()} == counts
     assert len(seen) == len(set(seen)) == 1700

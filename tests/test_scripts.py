@@ -369,7 +369,7 @@ def solve(tree, levels):
 
 
 def test_solving_the_top_levels_agrees_with_a_recursive_evaluator():
-    tokens, offsets, label = listops.generate_listops(200, seed=3, progress=False)
+    tokens, offsets, label = listops.generate_listops(200, seed=3)
     trees = [parse(decode(row)) for row in rows(tokens, offsets)]
     sevens = argparse.Namespace(integers=lambda low, high, n: np.full(n, 7))  # guesses that can be predicted
     for depth in (0, 1, 2, 5, 10):

@@ -266,7 +266,10 @@ def test_spot_values_of_the_recipes():
             for key, value in (row.split("=") for row in rows):
                 assert half[key] == (ast.literal_eval(value) if value[0].isdigit() else value), spot
     s4 = dict(norm="layer", prenorm=False, n_ssm=2, dropout=0.1, tie_dropout=True, max_length=LENGTH)
-    arguments = dict(s4=s4, transformer=dict(position="sinusoidal"), rotary=dict(position="rotary-heads"))
+    arguments = dict(s4=s4 | dict(final_norm=None, pair="[u,v,u-v,u*v]"), gmlp=dict(final_norm=None))
+    arguments |= dict(transformer=dict(position="sinusoidal", final_norm="layer"))
+    arguments |= dict(rotary=dict(position="rotary-heads"))
+    assert exp_spt.MEAN_STD["pathx"] == ((0.5, 0.5),)
     for model, wanted in arguments.items():
         cell = Cell(model, "masked")
         hp = exp_spt.recipe("image", cell)[1] | {"depth": 1}
@@ -604,7 +607,7 @@ def test_flags_choose_cells():
     figure5 = [(c.model, c.share, c.image_loss) for c in cells_of("image", "--figure 5")]
     arms = (0.0, "l1"), (0.4, "ce"), (0.6, "ce")
     assert figure5 == [(model, *arm) for model in ("transformer", "s4") for arm in arms]
-    assert len(cells_of("image", "--figure table9")) == 2 * 2 * len(exp_spt.SIZES["s4"])
+    assert len(cells_of("image", "--figure table9")) == 2 * 2 * 5
     assert [c.pooling for c in cells_of("text", "--figure pooling")] == ["mean", "max", "last"]
     assert [c.share for c in cells_of("pathx", "--figure time")] == [0.0, 0.5]
     mini = cells_of("text", "--mini --share 0.5 --fraction 1")  # its defaults
