@@ -193,6 +193,7 @@ MINI_SHARE = 0.5  # also with --steps
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
 # Rates of both halves where a search found a better one than 1e-3 (NOTES.md); others were not searched.
 MINI_LR = {("text", arm): 3e-3 for arm in ("s4 none", "s4 masked", "rotary none", "rotary multitask")}
+MINI_LR["text", "transformer masked"] = 3e-4
 MINI_LR |= {("image", f"{model} {arm}"): 3e-3 for model in ("s4", "dlr")
             for arm in ("none", "masked", "none random", "masked random")}
 MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_ff=128),
