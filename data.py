@@ -128,7 +128,6 @@ class Task:
     transforms: list[Callable] = field(default_factory=list)  # of training: (Batch, torch.Generator) -> Batch
     rgb: np.ndarray | None = None  # (n, 32, 32, 3) uint8 training images where augmentation needs colour
     stride: int | str = 1  # order of the positions in all batches, see strided
-    limit: int | None = None  # training examples that limited() has left; None where nobody asked it
     seed: int = 0  # of the per-image augmentation streams
 
     def __post_init__(self):
@@ -220,18 +219,13 @@ class Task:
         rows = document_rows(index, self.docs)
         start, stop = offsets[rows], offsets[rows + 1]
         column = torch.arange(length, device=tokens.device)
-        if self.docs == 1 and lengths.min() == length:
-            mask = full_mask(len(rows), length, tokens.device)
+        if self.docs == 1 and lengths.min() == length:  # by its strides of 0 models.surely_full knows it
+            mask = torch.ones(1, 1, dtype=torch.bool, device=tokens.device).expand(len(rows), length)
         else:
             mask = column < (stop - start)[:, None]
         ids = tokens[(start[:, None] + column).clamp_(max=len(tokens) - 1)].long() + self.first_id
         positions = torch.full((), len(index) * self.mean_positions, device=tokens.device)
         return Batch(ids * mask, mask, label[index], self.docs, examples=len(index), positions=positions)
-
-
-def full_mask(rows, length, device):
-    """A mask (rows, length) that is True everywhere, of strides 0: models.surely_full knows it by them."""
-    return torch.ones(1, 1, dtype=torch.bool, device=device).expand(rows, length)
 
 
 def document_rows(index, docs):
@@ -491,9 +485,7 @@ def read_cifar(folder):
     files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
     for file in files:
         if not file.is_file() or file.stat().st_size != 10_000 * 3073:
-            raise DataError(
-                f"{file}: missing or not 30,730,000 bytes long; unpack cifar-10-binary.tar.gz again"
-            )
+            raise DataError(f"{file}: missing or not 30,730,000 bytes; unpack cifar-10-binary.tar.gz again")
     # A record is one label byte and 3,072 pixels, planes R, G, B.
     records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
@@ -788,7 +780,7 @@ def dressed(task, augment="none", denoise=False, limit=None, max_length=None, st
 def limited(task, limit):
     """The task with so many training examples, and no more validation examples than those; see load."""
     rgb = None if task.rgb is None else task.rgb[fixed_order(len(task.rgb))[:limit].numpy()]
-    task = replace(first_of(task, "train", limit, "--limit"), rgb=rgb, limit=limit)
+    task = replace(first_of(task, "train", limit, "--limit"), rgb=rgb)
     return first_of(task, "val", limit, "--limit") if limit < len(task.val.label) else task
 
 
@@ -921,25 +913,21 @@ def check(name, root, mini=False):
 
 def show(name, root):
     """Save a picture of a task's examples to <root>/<name>.png."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     if name == "image" or name in PATHFINDER_SIZE:
-        figure = plt.figure(figsize=(12, 12.6), layout="constrained")
+        figure = Figure(figsize=(12, 12.6), layout="constrained")
         for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axis.set_title(title, fontsize=9)
             axis.set_axis_off()
     else:
-        figure = plt.figure(figsize=(14, 4), layout="constrained")
+        figure = Figure(figsize=(14, 4), layout="constrained")
         draw = draw_listops if name == "listops" else draw_lengths
         draw(figure.subplots(), load(name, root))
         figure.legend(loc="outside lower right", ncols=4)
     root.mkdir(parents=True, exist_ok=True)
     figure.savefig(root / f"{name}.png", dpi=120)
-    plt.close(figure)
     print(f"figure: {root / name}.png")
 
 

@@ -48,7 +48,7 @@ def zero_padding(x, mask):
 
 def surely_full(mask):
     """True only if the mask is known, without waiting for a GPU, to be all True: one stored value repeated
-    (data.full_mask), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
+    (data.Task.gather), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
     if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
         return True
     return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())

@@ -403,15 +403,13 @@ def print_reduced(table, records, variant, recipe, titles):
     recipe            record -> the paper's full recipe of its cell
     """
     tasks, names = list(titles), list(dict.fromkeys(variant.values()))
-    groups = grouped(
-        [r for r in records if r["budget"] == "reduced"],
-        lambda r: (tasks.index(r["task"]), terms(r, recipe(r)), names.index(variant[r["run"]])),
-    )
-    if groups:
-        rows = [
-            [titles[tasks[i]], names[j], summary(best_recipe(groups[i, words, j])), words]
-            for i, words, j in sorted(groups, key=lambda key: (key[0], numbers(key[1]), key[1:]))
-        ]
+    reduced = [r for r in records if r["budget"] == "reduced"]
+    groups = grouped(reduced, lambda r: (r["task"], terms(r, recipe(r)), variant[r["run"]]))
+    order = lambda key: (tasks.index(key[0]), numbers(key[1]), key[1], names.index(key[2]))  # noqa: E731
+    rows = []
+    for task, words, name in sorted(groups, key=order):
+        rows.append([titles[task], name, summary(best_recipe(groups[task, words, name])), words])
+    if rows:
         print(f"### {table} at reduced budgets\n\nCompare rows with equal terms only\n")
         print(markdown(["Task", "", "test accuracy (%)", "trained on"], rows) + "\n")
 
@@ -442,22 +440,11 @@ class Judged(NamedTuple):
     claim: str
     low: float  # the difference is claimed to lie between low and high
     high: float
-    n: int  # seeds of the cell that has fewest, and of the one that has most
-    most: int
     difference: float
     error: float  # standard error
     verdict: str
-
-    @property
-    def measured(self):
-        seeds = from_to([self.n, self.most])
-        return f"{self.difference:+.1f} ± {self.error:.1f} (n={seeds})" if self.n else "—"
-
-    @property
-    def bounds(self):
-        if self.high == math.inf:
-            return f"≥ {self.low:g}"
-        return f"≤ {self.high:g}" if self.low == -math.inf else f"{self.low:g} to {self.high:g}"
+    measured: str  # the difference and the claimed range in words
+    bounds: str
 
 
 def verdict(difference, error, low, high):
@@ -483,17 +470,18 @@ def judged(claims, cells):
     """
     rows = []
     for words, signed, low, high in claims:
+        bounds = f"≥ {low:g}" if high is None else f"≤ {high:g}" if low is None else f"{low:g} to {high:g}"
         low, high = -math.inf if low is None else low, math.inf if high is None else high
         groups = [(sign, cells.get((task, label), [])) for sign, task, label in signed]
-        difference = error = math.nan
         seeds = [len(group) for _, group in groups]
-        if n := min(seeds):
+        difference, error, measured, answer = math.nan, math.nan, "—", "not yet"
+        if min(seeds):
             found = [(sign, *mean_and_error(group)) for sign, group in groups]
             difference = 100 * sum(sign * mean for sign, mean, _ in found)
             error = 100 * math.sqrt(sum(error**2 for _, _, error in found))
-        few = {0: "not yet", 1: "one seed: not yet"}
-        answer = few.get(n) or verdict(difference, error, low, high)
-        rows.append(Judged(words, low, high, n, max(seeds), difference, error, answer))
+            measured = f"{difference:+.1f} ± {error:.1f} (n={from_to(seeds)})"
+            answer = verdict(difference, error, low, high) if min(seeds) > 1 else "one seed: not yet"
+        rows.append(Judged(words, low, high, difference, error, answer, measured, bounds))
     return rows
 
 
@@ -513,7 +501,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
     [Judged].
 
     variants   labels of the rows, in their order; more are added as records have them
-    label      record -> label of its row; None leaves the record out
+    label      record -> label of its row
     recipe     record -> the recipe of its cell in the mini table
     paper      (task, label) -> the paper's accuracy at full size, or None
     words      label -> what readers see of it
@@ -523,7 +511,7 @@ def report_mini(args, records, *, title, tasks, titles, variants, label, recipe,
         changed = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
         return r["task"], label(r) + (f"; {changed}" if changed else "")
 
-    cells = grouped([r for r in records if r["budget"] == "mini" and label(r) is not None], cell)
+    cells = grouped([r for r in records if r["budget"] == "mini"], cell)
     tasks = [name for name in tasks if any(task == name for task, _ in cells)]
     print(f"### {title} (mini tier)\n")
     if not cells:
