@@ -311,6 +311,7 @@ def test_fresh_listops_are_what_the_generator_makes_next(tmp_path, monkeypatch):
     kept = data.fixed_order(400).tolist()
     assert documents(more.train) == [(made[:300] + made[350:])[i] for i in kept]
     assert torch.equal(more.test.tokens, task.test.tokens)
+    assert set(task.source["baselines"]) == {"majority", "root rule"}
     [(commonest, _)] = Counter(task.train.label.tolist()).most_common(1)
     hits = (task.test.label == commonest).double().mean().item()
     assert task.source["baselines"]["majority"] == round(hits, 4) < task.source["baselines"]["root rule"]

@@ -82,7 +82,7 @@ def test_long_conv_has_no_second_derivatives():
         first.sum().backward()
 
 
-@pytest.mark.parametrize("name", ["s4", "s4d", "dlr", "mega", "s5", "lru"])
+@pytest.mark.parametrize("name", ["s4", "s4d", "dlr", "sgconv", "mega", "s5", "lru"])
 def test_kernels_and_scans_do_not_notice_autocast(name):
     """Their matrix products would become bf16, two digits instead of seven."""
     block, u = small_model(name, 1).blocks[0], randn(2, 40, 16, dtype=torch.float32)
