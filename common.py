@@ -128,6 +128,7 @@ def number(kind, what, fits):
 
 positive_int = number(int, "a whole number from 1 to 999999999", lambda n: 0 < n < 10**9)
 natural_int = number(int, "a whole number from 0 to 999999999", lambda n: 0 <= n < 10**9)
+odd_int = number(int, "odd, to be centred on a position", lambda n: 0 < n < 10**9 and n % 2)
 positive_float = number(float, "a number above 0", lambda x: 0 < x < math.inf)
 non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < math.inf)
 
@@ -141,11 +142,6 @@ def seconds(text):
 
 
 duration = number(seconds, "a time such as 90s, 9m, 1.5h or 1:30:00", lambda t: 0 < t < math.inf)
-
-# Rows of a recipe that a flag of the same name overrides, and those that are not for the model.
-OVERRIDES = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "augment")
-OVERRIDES += ("max_length", "limit_test")
-TRAINING = {*OVERRIDES, "clip", "technique", "denoise_norm", "stride", "hours"} - {"max_length"}
 
 
 def for_terminals(docstring, width=80):
@@ -172,10 +168,10 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
         metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
-    add("--report", nargs="*", metavar="FILE",
-        help="print the tables from records (default: OUT/results.jsonl and results/) and exit")
+    add("--report", action="store_true", help="print the tables from your records and this repository's")
+    add("--against", type=Path, metavar="SCRIPT", help="with --report of a copy: compare with its original")
 
-    parser.set_defaults(**dict.fromkeys((*OVERRIDES, "limit")))
+    parser.set_defaults(**dict.fromkeys((*FLAGS, "limit", "augment")), no_techniques=False)
     group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")
     add = group.add_argument if trains else lambda *flags, **how: None
     add("--epochs", type=positive_int, metavar="N", help="training epochs")
@@ -192,7 +188,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
         add("--no-techniques", action="store_true", help="no augmentation, shuffling, denoising, more sets")
-        add("--augment", choices=("paper", "flip", "d4", "none"), help="training augmentation of images")
+        add("--augment", choices=("paper", "flip", "none"), help="training augmentation of images")
 
     add = parser.add_argument_group("execution (does not change which run this is)").add_argument
     add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
@@ -217,18 +213,20 @@ def parse_args(parser, argv):
             stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
-    needless = [f for f in given if f not in ("--report", "--task", "--mini", "--figure", "--out")]
+    reading = ("--report", "--task", "--mini", "--figure", "--out", "--against")
     if args.mini and args.amp == "auto":
         args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
-    if not args.task and args.report is None:
+    if not args.task and not args.report:
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
         parser.error("--mini is a real training and --smoke is none; give one of them")
     if args.steps and args.epochs:
         parser.error("--steps and --epochs both say how long to train; give one of them")
-    if args.report is None:
+    if args.against and not args.report:
+        parser.error("--against compares records; give --report too")
+    if not args.report:
         join_ranks(parser, args.device)
-    elif needless:
+    elif needless := [name for name in given if name not in reading]:
         parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
@@ -242,26 +240,65 @@ def chosen(values, every):
     return list(every) if "all" in values else sorted({*values}, key=list(every).index)
 
 
-def column(table, tasks, task):
-    """One column of a table, {row: value}. A row is a tuple, a value for each of `tasks`, or one for all."""
-    at = tasks.index(task)
-    return {row: values[at] if isinstance(values, tuple) else values for row, values in table.items()}
-
-
-def overrides(args, *further):
-    """What the flags say of a recipe, {row: value}, `further` rows included; without those not given."""
-    rows = *OVERRIDES, *further
-    return {row: value for row in rows if (value := getattr(args, row, None)) is not None}
-
-
 def flag(row):
     """What is typed for a row of a recipe or of args: batch_size -> --batch-size."""
-    return f"--{'no-' * (row == 'bucket')}{row.replace('_', '-')}"
+    return "--no-bucket" if row == "bucket" else f"--{row.replace('_', '-')}"
 
 
-def model_rows(hp):
-    """The rows of a recipe that are arguments of the model."""
-    return {row: value for row, value in hp.items() if row not in TRAINING}
+# ------------------------------------------------------------------------------------------ recipes
+
+# A recipe is {"model": arguments of the model, "train": what `fit` and the task read}. A table of recipes has
+# the same two parts; a row is a tuple, one value for each task of its columns, or one value for all of them.
+
+# Rows of "train" that a flag of the same name changes.
+FLAGS = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "max_length")
+FLAGS += ("limit_test",)
+
+
+def column(table, tasks, task):
+    """The recipe of one task: its column of a table whose columns are `tasks`."""
+    at = tasks.index(task)
+
+    def value(row):
+        return row[at] if isinstance(row, tuple) else row
+
+    return {part: {name: value(row) for name, row in rows.items()} for part, rows in table.items()}
+
+
+def changed(recipe, other):
+    """A copy of a recipe with the values of `other`; rows that the recipe does not have are left out."""
+    return {
+        part: rows | {name: value for name, value in other.get(part, {}).items() if name in rows}
+        for part, rows in recipe.items()
+    }
+
+
+def table_recipe(args, task, row, table, mini, rates):
+    """What the tables say of one cell: the paper's recipe, or with --mini the mini tier's.
+
+    table   (the table, its tasks)
+    mini    the same, of the rows that differ at the mini tier
+    rates   {(task, row of the table of results): lr} where a search found another rate for the mini tier
+    """
+    recipe = column(*table, task)
+    if args.mini:
+        recipe = changed(recipe, column(*mini, task))
+        recipe["train"]["lr"] = rates.get((task, row), recipe["train"]["lr"])
+    if args.no_techniques:
+        if recipe["train"]["technique"] == "three sets":
+            recipe["train"]["epochs"] = 200  # of the hard set alone (paper A, Table 5)
+        recipe["train"]["technique"] = None
+    return recipe
+
+
+def flagged(args, recipe, smoke):
+    """A recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
+    if args.smoke:
+        recipe = changed(recipe, smoke)
+    typed = {row: value for row in FLAGS if (value := getattr(args, row, None)) is not None}
+    if args.augment:
+        typed["technique"] = None if args.augment == "none" else f"augment {args.augment}"
+    return recipe | {"train": recipe["train"] | typed}
 
 
 # ------------------------------------------------------------------------------------------ machine

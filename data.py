@@ -823,12 +823,27 @@ def technique_rows(name, techniques="yes", mini=False):
     return {"technique": "none", "augment": "none"} | epochs
 
 
-def load_recipe(name, args, hp, seed):
-    """The task `name` as the common flags `args` and a recipe of paper A want it; see load."""
-    options = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
-    options |= {"levels": "all" if hp["technique"] == "three sets" else "hard", "stride": hp.get("stride", 1)}
-    denoise = hp["technique"] == "denoising"
-    return load(name, args.data_dir, augment=hp["augment"], denoise=denoise, seed=seed, **options)
+def load_for(args, name, recipe, seed):
+    """The task `name` as the common flags `args` and a recipe want it; see load."""
+    train = recipe["train"]
+    technique = train.get("technique")
+    return load(
+        name,
+        args.data_dir,
+        augment="paper"
+        if technique in ("augment paper", "shuffle")
+        else "flip"
+        if technique == "augment flip"
+        else "none",
+        denoise=technique == "denoise",
+        levels="all" if technique == "three sets" else "hard",
+        stride=train.get("stride", 1),
+        limit=args.limit,
+        max_length=args.max_length,
+        smoke=args.smoke,
+        mini=args.mini,
+        seed=seed,
+    )
 
 
 def require(names, args):

@@ -2,27 +2,36 @@
 
 A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
 task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
-when OUT/results.jsonl has a record with that name. An experimenter needs `run_cell` and can skip the rest.
+when OUT/results.jsonl has a record with that name. A record says its place in the tables itself: `row` is
+its label, `terms` are the words for what differs from the table's recipe. Reports only read these.
+
+    python records.py --plot RUN [RUN ...]      the curves of some runs, as a picture in OUT
+
+An experimenter needs `run_cell`, `run_cells` and `report`, and can skip the rest.
 """
 
+import argparse
 import contextlib
 import datetime
 import hashlib
 import itertools
 import json
 import math
+import platform
 import re
 import statistics
 import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
+import numpy
 import torch
 
 import common
 from common import UserError
 from fetch import fcntl  # None on Windows: nobody waits for anybody
+
+RESULTS = Path(__file__).with_name("results")  # this repository's records
 
 
 class Busy(common.Interrupted):
@@ -32,22 +41,26 @@ class Busy(common.Interrupted):
 # ------------------------------------------------------------------------------------------ one run
 
 
+def experiment(script):
+    """The name of an experiment is that of its file, so a copied script has runs of its own."""
+    return Path(script).stem.removeprefix("exp_")
+
+
 def make_identity(args, script, task, model, cell, seed, hp):
-    """What makes a run this run: two runs with the same identity are the same cell, and only those. The
-    experiment's name is that of the file `script`, so a copied script has runs of its own."""
-    identity = {"exp": Path(script).stem.removeprefix("exp_"), "task": task.name, "model": model}
-    identity |= {"cell": cell, "seed": seed, "hp": hp, "limit": args.limit, "data": task.source["hash"]}
-    identity |= {"smoke": args.smoke} | ({"mini": True} if args.mini else {})
+    """What makes a run this run: two runs with the same identity are the same cell, and only those."""
+    identity = {"exp": experiment(script), "task": task.name, "model": model, "cell": cell, "seed": seed}
+    identity |= {"hp": hp, "limit": args.limit, "data": task.source["hash"]}
+    identity |= {"smoke": args.smoke, "mini": args.mini}
     return json.loads(json.dumps(identity))  # tuples -> lists, as in a record
 
 
 def run_name(identity):
     """exp-task-model-cell-s0-1a2b3c4d: the part that people read, and a hash of the whole."""
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    parts = ["smoke"] * identity["smoke"] + ["mini"] * identity.get("mini", False)
+    parts = [tier for tier in ("smoke", "mini") if identity[tier]]
     parts += [identity[k] for k in ("exp", "task", "model")]
     parts += [f"{k}{v}" for k, v in identity["cell"].items()] + [f"s{identity['seed']}", digest]
-    return "-".join(parts)
+    return "-".join(part.replace(" ", "_") for part in parts)
 
 
 def code_hash(script):
@@ -63,13 +76,13 @@ def finished(out):
 
 
 def is_done(args, script, name):
-    """Whether this run is finished and --fresh does not ask for it again; says so."""
+    """Whether this run is finished and neither --fresh nor --smoke asks for it again; says so."""
     done = common.on_first_rank(lambda: finished(args.out).get(name))
-    if not done or args.fresh:
+    if not done or args.fresh or args.smoke:
         return False
-    what = f"{done['test_acc']:.2%}" if done.get("score", "accuracy") == "accuracy" else "pretrained"
+    what = "pretrained" if "score" in done else f"{done['test_acc']:.2%}"
     print(f"{name}\n  is done: {what} ({done['date'][:10]}; --fresh trains it again)")
-    if done.get("code", code_hash(script)) != code_hash(script):
+    if done["code"] != code_hash(script):
         print("  note: the code has changed since; --fresh trains it anew")
     return True
 
@@ -91,82 +104,127 @@ def claimed(args, name):
         yield folder
 
 
-def train(args, *, script, identity, task, hp, build, loss_fn, budget, extra=None):
+def where_it_ran(args, script):
+    """The rows of a record about code, machine and libraries."""
+    note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
+    note |= {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
+    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017 (Python 3.10 has no datetime.UTC)
+    return note | {"date": now.isoformat(timespec="seconds")}
+
+
+def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, extra=None):
     """One training, from its folder to its record, a dict. The folder must not be done, see is_done.
 
     build       () -> model; called after torch's global generator was seeded
     extra       () -> further rows of the record, called when the training has ended
     """
-    name, seed = run_name(identity), identity["seed"]
+    name, seed, hp = run_name(identity), identity["seed"], identity["hp"]["train"]
     with claimed(args, name) as folder:
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
-        announce(args, folder, model, task, hp)
+        announce(args, folder, identity, row, model, task)
         bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
-        note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
+        note = where_it_ran(args, script)
+        del note["date"]
         note |= {"amp": "bf16" if bf16 else "off", "micro_batch": args.micro_batch}
         note |= {"compile": args.compile or False}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
-        line = {**identity, "run": name, "budget": budget, **result, **(extra() if extra else {})}
-        line |= {"data": task.source, "torch": torch.__version__, **note}  # the identity has data's hash
+        line = {**identity, "row": row, "terms": terms, "run": name, "budget": budget, **result}
+        line |= (extra() if extra else {}) | {"data": task.source, **where_it_ran(args, script), **note}
         line["dirty"] = any(start["dirty"] for start in starts)
         if len(starts) > 1:
             line["starts"] = starts  # it was stopped and continued with other code or flags
-        line["date"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         if common.rank() == 0:
             append_record(args.out / "results.jsonl", line)
             (folder / "last.pt").unlink(missing_ok=True)
     return line
 
 
-def announce(args, folder, model, task, hp):
-    """The first lines of a training: its run, its data, its size, its recipe."""
-    device = common.resolve_device(args.device)
+def announce(args, folder, identity, row, model, task):
+    """The first lines of a training: its run, its data, its size and length, its recipe."""
+    device, hp = common.resolve_device(args.device), identity["hp"]
     precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
-    n, length = len(task.train.label), hp.get("max_length") or task.max_length
-    steps, _ = common.training_length(task, hp)
+    steps, _ = common.training_length(task, hp["train"])
+    examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
     print(f"\n{folder}")
     print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
-    print(f"  {n:,} examples of at most {length:,} positions ({task.source['from']}), {steps:,} steps")
-    rows = " ".join(f"{row}={value}" for row, value in hp.items())
+    print(f"  {examples} ({task.source['from']})")
+    print(f"  {steps:,} steps{known_time(identity, row, steps)}")
+    rows = " ".join(f"{row}={value}" for part in hp.values() for row, value in part.items())
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
 
-def budget(args, hp, paper):
-    """ "mini" with --mini; else "paper" when a cell is trained as the paper trained it (`paper` = the table's
-    column, with all that hp has; both readings of the last tenth count), else "reduced"."""
+def known_time(identity, row, steps):
+    """How long a run like this took on the machine that this repository's record names, in words."""
+    place, mini = [identity["exp"], identity["task"], row], identity["mini"]
+    for r in read_records(sorted(RESULTS.glob("*.jsonl"))) if not identity["smoke"] else ():
+        if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
+            return f", about {hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
+    return ""
+
+
+def hours(seconds):
+    """A time in words: "4 min", "2.5 h"."""
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def terms(hp, table, limit):
+    """What a run was trained with, in words, as far as it is not in `table`, its recipe."""
+    words, before = [f"{limit:,} examples"] if limit else [], table["train"]
+    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if (table["model"] | before).get(k) != v}
+    if epochs := changes.pop("epochs", None):
+        fewer = epochs < before.get("epochs", 0)
+        words.append(f"{epochs} of {before['epochs']} epochs" if fewer else f"{epochs} epochs")
+    for name, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
+        if changes.get(name):
+            words.append(sentence.format(changes.pop(name)))
+    if changes.pop("set_last_tenth", None):
+        words.append("last tenth set")
+    if "technique" in changes:
+        words.append(changes.pop("technique") or "augment none")
+    return ", ".join(words + ["--no-bucket" if k == "bucket" else f"{k} {v}" for k, v in changes.items()])
+
+
+def budget(args, words):
+    """ "mini" with --mini; else "paper" for a cell that is trained as the paper trained it, `words` being its
+    terms (both readings of the last tenth count), else "reduced"."""
     if args.mini:
         return "mini"
-    same = {k: v for k, v in hp.items() if k != "set_last_tenth"} == paper
-    return "paper" if same and not args.limit and not args.smoke else "reduced"
+    return "reduced" if args.smoke or words not in ("", "last tenth set") else "paper"
 
 
-def run_cell(args, *, script, task, model, cell, hp, paper, build, loss_fn, seed, expected=None):
+def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn, seed, paper=None):
     """One cell of a table: nothing where it is done, else from the model to the record.
 
     script              __file__ of the caller, which names the experiment
+    row                 its label in the table, e.g. "K=5"
     model, cell         how the record names it, e.g. "conv", {"kernel": 5}
-    hp, paper           what it is trained with, and the column of the table (of the mini table with --mini)
-    expected            the paper's accuracy in percent, printed beside ours
+    hp, table           its recipe, and what the table (of the mini tier with --mini) has in its place
+    build, loss_fn      () -> model; (model, batch) -> (loss, metrics), see common.fit
+    paper               the paper's accuracy in percent, printed beside ours
     """
-    for row, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
-        if getattr(args, row) not in (None, found):  # the record would say what was not done
-            raise UserError(f"{common.flag(row)}: the script does not cut its task; see data.limited")
+    for flag, found in (("limit", len(task.train.label)), ("max_length", task.max_length)):
+        if getattr(args, flag) not in (None, found):  # the record would say what was not done
+            raise UserError(f"{common.flag(flag)}: the script does not cut its task; see data.load")
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if is_done(args, script, run_name(identity)):
         return
-    how = dict(task=task, hp=hp, build=build, loss_fn=loss_fn, budget=budget(args, hp, paper))
+    words = terms(hp, table, args.limit)
+    how = dict(row=row, terms=words, budget=budget(args, words), task=task, build=build, loss_fn=loss_fn)
     line = train(args, script=script, identity=identity, **how)
-    print(outcome(args, line, paper, expected), flush=True)
+    print(outcome(args, line, paper), flush=True)
 
 
-def outcome(args, line, paper, expected):
+def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
-    worth = ", ".join(filter(None, [f"{line['budget']} budget", terms(line, paper)]))
-    worth += "" if expected is None else f"; the paper's full run: {expected:.2f}"
-    report = f"python {args.argv[0]} --report" + f" --out {args.out}" * (args.out != Path("runs"))
+    tier = {"paper": "the paper's full budget", "mini": "mini tier"}.get(line["budget"], "reduced budget")
+    worth = f"{tier}, {line['terms']}" if line["terms"] else tier
+    if isinstance(paper, float):
+        worth += f"; the paper: {paper:.2f}" if line["budget"] == "paper" else ""
+        worth += f" (not comparable: the paper at full size {paper:.2f})" if line["budget"] != "paper" else ""
+    report = f"python {args.argv[0]} --report" + (f" --out {args.out}" if args.out != Path("runs") else "")
     if line["smoke"]:
         worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
@@ -174,10 +232,10 @@ def outcome(args, line, paper, expected):
     return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
 
 
-def run_cells(args, cells, run, report=None):
-    """run(args, *cell, seed) for each cell of a command and each of its seeds; at the mini tier report(args).
-    A cell that cannot be trained does not keep the others from their turn. At the end this raises UserError
-    if some failed, else Busy if other processes were at some."""
+def run_cells(args, cells, run):
+    """run(args, *cell, seed) for each cell of a command and each of its seeds. A cell that cannot be trained
+    does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
+    other processes were at some."""
     runs, missing = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), []
     for cell, seed in runs:
         try:
@@ -191,8 +249,6 @@ def run_cells(args, cells, run, report=None):
     if missing:
         kind = Busy if {*missing} == {Busy} else UserError
         raise kind(f"{len(missing)} of {len(runs)} cells did not finish, for the reasons above")
-    if report and args.mini:
-        report(args)
 
 
 # ------------------------------------------------------------------------------------------ records
@@ -208,12 +264,13 @@ def append_record(path, line):
         size = f.seek(0, 2)
         f.seek(max(0, size - 1))
         torn = size and f.read(1) != b"\n"
-        f.write(b"\n" * bool(torn) + json.dumps(line).encode() + b"\n")
+        f.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
 
 
-READ = dict.fromkeys(("run", "exp", "task", "model", "budget", "date"), str)  # what tables read of a record
-READ |= dict.fromkeys(("val_acc", "test_acc", "seconds"), float) | dict(seed=int, limit=(int, type(None)))
-READ |= dict.fromkeys(("cell", "hp", "data"), dict)
+READ = dict.fromkeys(("run", "exp", "task", "model", "row", "terms", "budget", "date"), str)
+READ |= dict.fromkeys(("val_acc", "test_acc", "seconds"), float) | dict(
+    seed=int, cell=dict, hp=dict, data=dict
+)
 
 
 def is_record(line):
@@ -224,7 +281,6 @@ def is_record(line):
         and isinstance(line["data"].get("hash"), str)
         and line["test_acc"] <= 1
         and (line["test_acc"] >= 0 or line.get("score") == "R^2")
-        and not any(isinstance(v, (list, dict)) for v in line["cell"].values())
     )
 
 
@@ -241,31 +297,29 @@ def read_records(paths):
         lines = {i: parsed(x) for i, x in enumerate(path.read_bytes().split(b"\n"), 1) if x.strip()}
         records += filter(is_record, lines.values())
         if strange := [str(i) for i, line in lines.items() if not is_record(line)]:
-            numbers = ", ".join(strange[:5]) + ", ..." * (len(strange) > 5)
+            numbers = ", ".join(strange[:5]) + (", ..." if len(strange) > 5 else "")
             print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
     return records
 
 
-def report_records(args, script, tasks=None, models=None, cell=None):
-    """The records for one script's tables: no smoke runs, of identical cells the newest. tasks, models, cell:
-    what the table has; cells with other keys than `cell` are not its."""
-    exp, given = Path(script).stem.removeprefix("exp_"), [Path(p) for p in args.report or []]
-    if missing := [str(p) for p in given if not p.is_file()]:
-        raise UserError(f"no such records file: {', '.join(missing)}; give files such as results/*.jsonl")
-    default = [args.out / "results.jsonl", *sorted(Path(__file__).with_name("results").glob("*.jsonl"))]
-    newest = {r["run"]: r for r in sorted(read_records(given or default), key=lambda r: r["date"])}
-    wanted = tasks if not args.task or "all" in args.task else args.task
-    found = [r for r in newest.values() if r["exp"] == exp and not r.get("smoke")]
-    found = [r for r in found if wanted is None or r["task"] in wanted]
-    found = [r for r in found if models is None or r["model"] in models]
-    return [r for r in found if cell is None or r["cell"].keys() <= {*cell}]
+def newest(paths):
+    """The records of some files that count: no smoke runs, of a run that was repeated the newest."""
+    found = {r["run"]: r for r in sorted(read_records(paths), key=lambda r: r["date"])}
+    return [r for r in found.values() if not r.get("smoke")]
+
+
+def yours_and_ours(out):
+    """(your records, those in OUT; this repository's)."""
+    ours = newest(sorted(RESULTS.glob("*.jsonl")))
+    known = {(r["run"], r["date"]) for r in ours}
+    return [r for r in newest([out / "results.jsonl"]) if (r["run"], r["date"]) not in known], ours
 
 
 def finished_runs(args, task, exps):
     """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke,
     mini runs with --mini."""
     found = [r for r in finished(args.out).values() if r["task"] == task and r["exp"] in exps]
-    found = [r for r in found if (r.get("smoke", False), r.get("mini", False)) == (args.smoke, args.mini)]
+    found = [r for r in found if (r["smoke"], r["budget"] == "mini") == (args.smoke, args.mini)]
     return [r for r in found if (args.out / r["run"] / "best.pt").exists()]
 
 
@@ -296,66 +350,40 @@ def markdown(header, rows):
     return "\n".join(lines)
 
 
-def percent(value, signed=False):
-    """0.8896 -> "88.96"; None -> a dash."""
-    return "—" if value is None else f"{100 * value:{'+' if signed else ''}.2f}"
-
-
-def from_to(counts):
-    """ "2", or "2 to 3" where they differ."""
-    counts = [*counts]
-    least, most = min(counts), max(counts)
-    return f"{least}" + f" to {most}" * (most > least)
-
-
-def summary(records):
-    """ "88.96 ± 0.21 (n=3)", mean and standard deviation over the seeds in `records`; a dash for none. Where
-    some stayed at chance a mean alone would mislead: "70.12 ± 17.42 (n=5, 2 learnt)"."""
-    if not records:
-        return "—"
-    accuracies = [r["test_acc"] for r in records]
-    spread = f" ± {100 * statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""
-    learnt = sum(r["test_acc"] > r.get("chance", 0) + 0.02 for r in records)  # first records do not say
-    count = f"n={len(records)}" + (f", {learnt} learnt" if learnt < len(records) else "")
-    if records[0]["budget"] == "paper":  # other runs have these words beside them, see terms
-        count = ", ".join([count, *marks(records[0])])
-    return f"{percent(statistics.mean(accuracies))}{spread} ({count})"
-
-
 def mean_and_error(records):
     """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the variance
     over seeds or, where it is larger, of that which the size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
-    tested = records[0]["hp"].get("limit_test") or records[0]["data"].get("counts", {}).get("test", 10_000)
-    variance = max(mean * (1 - mean) / tested, statistics.variance(accuracies) if n > 1 else 0.0)
+    variance = max(test_set_variance(records), statistics.variance(accuracies) if n > 1 else 0.0)
     return mean, math.sqrt(variance / n)
 
 
-def marks(record):
-    """Words of a table about what is not told by the recipe's rows."""
-    words = ["not the official images"] if record["data"].get("official") is False else []
-    return words + ["last tenth set"] * bool(record["hp"].get("set_last_tenth"))
+def test_set_variance(records):
+    """The binomial variance of one accuracy, by the number of test examples."""
+    first, mean = records[0], statistics.mean(r["test_acc"] for r in records)
+    tested = first["hp"].get("train", {}).get("limit_test") or first["data"].get("counts", {}).get(
+        "test", 10_000
+    )
+    return mean * (1 - mean) / tested
 
 
-def terms(record, paper):
-    """What a run was trained with, in words, as far as it is not in `paper`, its recipe. Runs with equal
-    terms may be compared."""
-    hp, words = record["hp"], [f"{record['limit']:,} examples"] if record["limit"] else []
-    changed = {k: hp.get(k) for k in {**paper, **hp} if hp.get(k) != paper.get(k) and k != "set_last_tenth"}
-    if epochs := changed.pop("epochs", None):
-        fewer = epochs < paper.get("epochs", 0)
-        words.append(f"{epochs} of {paper['epochs']} epochs" if fewer else f"{epochs} epochs")
-    for row, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
-        words += [sentence.format(changed.pop(row))] if changed.get(row) else []
-    words += marks(record)
-    words += [common.flag(row) if value is False else f"{row} {value}" for row, value in changed.items()]
-    return ", ".join(words)
+def summary(records):
+    """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
+    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 learnt)"."""
+    if not records:
+        return "—"
+    mean, error = mean_and_error(records)
+    digits = 1 if records[0]["budget"] == "mini" else 2
+    learnt = sum(r["test_acc"] > (r.get("chance") or 0) + 0.02 for r in records)
+    count = f"{len(records)}" if learnt == len(records) else f"{len(records)}, {learnt} learnt"
+    spread = f" ± {100 * error:.{digits}f}" if len(records) > 1 else ""
+    return f"{100 * mean:.{digits}f}{spread} ({count})"
 
 
-def spent(record):
-    """Seconds of one core; the first records have those of the clock alone."""
-    return record.get("cpu_seconds", record["seconds"])
+def cost(records):
+    """What a run took on average: "12 min", or a dash."""
+    return hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records)) if records else "—"
 
 
 def grouped(records, key):
@@ -366,229 +394,214 @@ def grouped(records, key):
     return groups
 
 
+def place(record):
+    """Where a record stands in tables: (task, "row; terms")."""
+    return record["task"], "; ".join(filter(None, [record["row"], record["terms"]]))
+
+
 def best_recipe(records):
     """Of several recipes or data sets the records of the one with the best mean validation accuracy; says
     what is left out."""
     groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
     best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
     if left := len(records) - len(best):
-        print(f"left out: {left} runs beside {best[0]['run']}, another recipe that\nvalidated worse")
+        print(
+            f"left out: {left} runs beside {best[0]['run']}, another recipe or other\ndata, validated worse"
+        )
     return best
 
 
-def paper_and_ours_rows(label, paper, records, tasks):
-    """Rows of a table for one model: the paper's numbers (or None), ours, and the difference; a column for
-    each of `tasks` and one for the average of all."""
-    cells = {name: best_recipe([r for r in records if r["task"] == name]) for name in tasks}
-    ours = [statistics.mean(r["test_acc"] for r in cells[name]) if cells[name] else None for name in tasks]
-    ours.append(None if None in ours else statistics.mean(ours))
-    rows = [] if paper is None else [[f"{label}, paper", *(f"{value:.2f}" for value in paper)]]
-    if any(cells.values()):
-        rows.append([f"{label}, ours", *(summary(cells[name]) for name in tasks), percent(ours[-1])])
-        if paper is not None:
-            difference = [None if x is None else x - p / 100 for x, p in zip(ours, paper)]
-            rows.append(["difference", *(percent(value, signed=True) for value in difference)])
-    return rows
+def naturally(text):
+    """A key to sort by: K=5 stands before K=11."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text.replace(",", ""))]
 
 
-def numbers(words):
-    """Of a text, to sort by: 4 epochs stand before 16."""
-    return [int(n) for n in re.findall(r"\d+", words.replace(",", ""))]
+# ------------------------------------------------------------------------------------------ the report
+
+TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini": "mini tier"}
 
 
-def print_reduced(table, records, variant, recipe, titles):
-    """Print the runs below the paper's budget, if there are any; those of one task on equal terms together.
+def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
+    """Print the tables of a script, your records and this repository's in columns of their own, and draw the
+    mini tier's as a picture.
 
-    variant, titles   {run: name of its row}, {task: title}, in the order of the rows
-    recipe            record -> the paper's full recipe of its cell
+    tasks, titles   the columns of the paper's table; {task: title}
+    paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
+    also            {another script: record -> its row here, or None}: runs that this table needs too
     """
-    tasks, names = list(titles), list(dict.fromkeys(variant.values()))
-    reduced = [r for r in records if r["budget"] == "reduced"]
-    groups = grouped(reduced, lambda r: (r["task"], terms(r, recipe(r)), variant[r["run"]]))
-    order = lambda key: (tasks.index(key[0]), numbers(key[1]), key[1], names.index(key[2]))  # noqa: E731
-    rows = []
-    for task, words, name in sorted(groups, key=order):
-        rows.append([titles[task], name, summary(best_recipe(groups[task, words, name])), words])
-    if rows:
-        print(f"### {table} at reduced budgets\n\nCompare rows with equal terms only\n")
-        print(markdown(["Task", "", "test accuracy (%)", "trained on"], rows) + "\n")
+    if args.smoke:
+        return
+    exp, chosen = experiment(script), args.task and "all" not in args.task and args.task
+    both = [rows_of(found, exp, also or {}) for found in yours_and_ours(args.out)]
+    if args.against:
+        return compare(args, exp, experiment(args.against))
+    shown = [task for task in tasks if not chosen or task in chosen]
+    for tier in (
+        ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
+    ):
+        yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
+        if tier == "paper" or yours or ours:
+            print(f"### {title} ({TIERS[tier]})\n")
+            for task in shown:
+                print_task(task, titles[task], tasks, tier, yours, ours, paper)
+        if tier == "paper" and not chosen:
+            print_averages(tasks, yours, ours, paper)
+        if tier == "mini" and (yours or ours):
+            plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
+    print("Test accuracy in %: mean ± standard error (seeds). — = not run, or not in the paper.")
+    print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
+    print(f"{notes}{differences(*both)}")
 
 
-def report_plain(args, script):
-    """The table of a script without a paper: a row for each task, model, cell and recipe."""
-    first = {}
-
-    def row(r):
-        cell = ", ".join(f"{k} {v}" for k, v in r["cell"].items()) or "—"
-        key = r["task"], r["model"], cell, r["budget"]
-        return *key, terms(r, first.setdefault(key, r["hp"] | {"steps": None, "limit_test": None})) or "—"
-
-    groups = grouped(report_records(args, script), row)
-    rows = [[*key, summary(best_recipe(groups[key]))] for key in sorted(groups)]
-    print(markdown(["task", "model", "cell", "budget", "changed", "test accuracy (%)"], rows))
-    print("\nSmoke runs are left out: their accuracy means nothing." if not rows else "")
-
-
-# ------------------------------------------------------------------------------------------ the mini tier
-
-ERRORS = 2.5  # standard errors to each side of a difference
+def rows_of(found, exp, also):
+    """The records of an experiment, and those of others that stand in its table, as rows of it. A training
+    that both have counts once."""
+    once = {}
+    for r in found:
+        row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
+        if row is not None:
+            same = [r["task"], r["seed"], r["limit"], row, r["terms"], r["hp"], r["data"]["hash"]]
+            key = json.dumps(same, sort_keys=True)
+            if key not in once or r["exp"] == exp:
+                once[key] = r | {"row": row}
+    return [*once.values()]
 
 
-class Judged(NamedTuple):
-    """A claim about a difference of accuracies, in points, and what became of it."""
+def order_of(labels, paper):
+    """Labels in the paper's order; others after the row whose name they begin with; changed terms last."""
+    names = list(paper)
 
-    claim: str
-    low: float  # the difference is claimed to lie between low and high
-    high: float
-    difference: float
-    error: float  # standard error
-    verdict: str
-    measured: str  # the difference and the claimed range in words
-    bounds: str
+    def key(label):
+        row, _, words = label.partition("; ")
+        near = [i for i, name in enumerate(names) if row == name or row.startswith(name + ",")]
+        return naturally(words), max(near, default=len(names)), naturally(row)
 
-
-def verdict(difference, error, low, high):
-    """What becomes of the claim that a difference lies between low and high: supported if all of the interval
-    of `ERRORS` standard errors around what was measured does, contradicted if none of it does."""
-    left, right = difference - ERRORS * error, difference + ERRORS * error
-    if low <= left and right <= high:
-        return "supports"
-    return "CONTRADICTS" if right < low or left > high else "beyond this tier"
+    return sorted(dict.fromkeys(labels), key=key)
 
 
-def lead(task, one, other, sign=1):
-    """The signed cells of a claim, see judged: how far row `one` of a task is ahead of row `other`."""
-    return [(sign, task, one), (-sign, task, other)]
+def paper_value(paper, row, at):
+    """The paper's accuracy as text, "" without one; some cells are words ("infeasible")."""
+    values = paper.get(row, ())
+    value = values[at] if at < len(values) else None
+    return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
-def judged(claims, cells):
-    """[Judged] of claims.
-
-    claims   [(words, [(sign, task, label), ...], low, high)]: the sum of the signed accuracies, in points, is
-             claimed to lie between low and high (None: no bound)
-    cells    {(task, label): records}, of at least two seeds each to be judged
-    """
-    rows = []
-    for words, signed, low, high in claims:
-        bounds = f"≥ {low:g}" if high is None else f"≤ {high:g}" if low is None else f"{low:g} to {high:g}"
-        low, high = -math.inf if low is None else low, math.inf if high is None else high
-        groups = [(sign, cells.get((task, label), [])) for sign, task, label in signed]
-        seeds = [len(group) for _, group in groups]
-        difference, error, measured, answer = math.nan, math.nan, "—", "not yet"
-        if min(seeds):
-            found = [(sign, *mean_and_error(group)) for sign, group in groups]
-            difference = 100 * sum(sign * mean for sign, mean, _ in found)
-            error = 100 * math.sqrt(sum(error**2 for _, _, error in found))
-            measured = f"{difference:+.1f} ± {error:.1f} (n={from_to(seeds)})"
-            answer = verdict(difference, error, low, high) if min(seeds) > 1 else "one seed: not yet"
-        rows.append(Judged(words, low, high, difference, error, answer, measured, bounds))
-    return rows
-
-
-def print_claims(claims, cells):
-    """Print the table of claims and what its verdicts mean -> [Judged]; arguments as in judged."""
-    rows = judged(claims, cells)
-    header = ["claim", "measured (points)", "claimed", "verdict"]
-    print(markdown(header, [[row.claim, row.measured, row.bounds, row.verdict] for row in rows]) + "\n")
-    print(f"supports: all of measured ± {ERRORS} standard errors lies in the claimed range;")
-    print("CONTRADICTS: none of it\n")
-    return rows
+def print_task(task, title, tasks, tier, yours, ours, paper):
+    """The rows of one task, a table for each of their terms. Rows that only the paper has are shown at full
+    size alone."""
+    at = tasks.index(task)
+    found = {
+        label: [found.get((task, label), []) for found in (yours, ours)]
+        for label in labels_of(task, yours, ours)
+    }
+    if tier == "paper":
+        found |= {row: [[], []] for row in paper if row not in found and paper_value(paper, row, at)}
+    everything = [r for groups in found.values() for group in groups for r in group]
+    columns = ["yours", "this repository", "cost", "paper" if tier == "paper" else "paper, full"]
+    tables = grouped(order_of(found, paper), lambda label: label.partition("; ")[2])
+    for words, labels in tables.items():
+        lines = []
+        for label in labels:
+            row, (mine, theirs) = label.partition("; ")[0], map(best_recipe, found[label])
+            numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
+            lines.append([row, *numbers])
+        if not words:
+            lines += baseline_rows(everything) + (linear_rows(task) if tier == "paper" else [])
+        hidden = not any(mine for mine, _ in (found[label] for label in labels))
+        print(f"{words}:\n" if words else "", end="\n" if words else "")
+        rows = [line[:1] + line[2:] if hidden else line for line in lines]
+        print(markdown([title, *columns[hidden:]], rows) + "\n")
+    if any(r["data"].get("official") is False for r in everything):
+        print(f"{title}: not the official images.\n")
 
 
-def report_mini(args, records, *, title, tasks, titles, variants, label, recipe, paper, claims, figure,
-                words=str):  # fmt: skip
-    """Print a script's mini tier, with what a cell costs and the claims' verdicts, and draw its figure ->
-    [Judged].
-
-    variants   labels of the rows, in their order; more are added as records have them
-    label      record -> label of its row
-    recipe     record -> the recipe of its cell in the mini table
-    paper      (task, label) -> the paper's accuracy at full size, or None
-    words      label -> what readers see of it
-    """
-
-    def cell(r):
-        changed = terms(r | {"data": r["data"] | {"official": None}}, recipe(r))
-        return r["task"], label(r) + (f"; {changed}" if changed else "")
-
-    cells = grouped([r for r in records if r["budget"] == "mini"], cell)
-    tasks = [name for name in tasks if any(task == name for task, _ in cells)]
-    print(f"### {title} (mini tier)\n")
-    if not cells:
-        print(f"not run yet: python {args.argv[0]} --task ... --mini\n")
-    else:
-        print("Test accuracy in % ± standard error, n seeds, minutes of one core, parameters (paper: full)\n")
-        labels = list(dict.fromkeys([*variants, *(row for _, row in cells)]))
-        labels.sort(key=lambda row: numbers(row.partition("; ")[2]))  # the table's own first
-        there = [name for name in labels if any((task, name) in cells for task in tasks)]
-        rows = [
-            [words(x), *(mini_text(cells.get((task, x)), paper(task, x)) for task in tasks)] for x in there
-        ]
-        rows.append(["chance", *(baseline_text(cells, task, "majority") for task in tasks)])
-        if "listops" in tasks:
-            rule = baseline_text(cells, "listops", "root rule")
-            rows.append(["root rule", *(rule if task == "listops" else "" for task in tasks)])
-        print(markdown(["", *(titles[name] for name in tasks)], rows) + "\n")
-        if unofficial := {titles[t] for (t, _), g in cells.items() if g[0]["data"].get("official") is False}:
-            print(f"{', '.join(sorted(unofficial))}: not the official images.\n")
-        if unchanged := [name for name in there if "; " not in name]:
-            plot_mini(cells, tasks, titles, unchanged, paper, title, words, args.out / figure)
-    if args.task and "all" not in args.task:  # the records of the others were left out
-        claims = [claim for claim in claims if all(task in args.task for _, task, _ in claim[1])]
-    return print_claims(claims, cells) if claims else []
+def labels_of(task, *found):
+    return [label for groups in found for name, label in groups if name == task]
 
 
-def mini_text(records, paper):
-    if not records:
-        return "—"
-    mean, error = mean_and_error(records)
-    minutes = statistics.mean(map(spent, records)) / 60
-    beside = "" if paper is None else f" (paper {paper:.1f})"
-    size = f" {records[0]['params'] / 1000:,.0f}k" if "params" in records[0] else ""
-    return f"{100 * mean:.1f} ± {100 * error:.1f} n={len(records)} {minutes:.0f} min{size}{beside}"
+def baseline_rows(records):
+    """What rules get that need no model, as far as the records say."""
+    known = records[0]["data"].get("baselines", {}) if records else {}
+    names = {"majority": "chance"}
+    return [[names.get(rule, rule), "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 
-def baseline_text(cells, task, name):
-    first = next(group[0] for (t, _), group in cells.items() if t == task)
-    known = {"majority": first.get("chance")} | first["data"].get("baselines", {})
-    return "—" if known.get(name) is None else f"{100 * known[name]:.1f}"
+def linear_rows(task):
+    """What a linear model of n consecutive symbols gets, beneath every full-size table (exp_ngrams)."""
+    found = [r for r in newest(sorted(RESULTS.glob("*.jsonl"))) if r["exp"] == "ngrams" and r["task"] == task]
+    found = [r for r in found if r["budget"] == "paper" and r["cell"].get("gap") == 1]
+    free = [r for r in found if (r["cell"]["n"], r["cell"]["weights"]) == (1, "counts")]
+    best = max(found, key=lambda r: r["val_acc"], default=None)
+    lines = [["order-free, linear", "", summary(free), cost(free), ""]] if free else []
+    return lines + ([[f"{best['row']}, linear", "", summary([best]), cost([best]), ""]] if best else [])
 
 
-def plot_mini(cells, tasks, titles, labels, paper, title, words, path):
-    """Ours (dots with standard errors) and the paper's at full size (circles), a panel a task."""
-    size = dict(figsize=(2.2 + 2.6 * len(tasks), 1.4 + 0.3 * len(labels)), layout="constrained")
-    figure, axes = pyplot().subplots(1, len(tasks), sharey=True, squeeze=False, **size)
-    for task, axis in zip(tasks, axes[0]):
-        for y, name in enumerate(labels):
-            if (task, name) in cells:
-                mean, error = mean_and_error(cells[task, name])
-                axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=ORANGE, label="ours, mini tier")
-            else:
-                place = dict(transform=axis.get_yaxis_transform(), va="center", fontsize=8)
-                axis.text(0.02, y, "not run", color=GREY, **place)
-            if (value := paper(task, name)) is not None:
-                axis.plot(value, y, "o", fillstyle="none", color=BLUE, label="paper, full size")
-        axis.set(title=titles[task], xlabel="test accuracy (%)")
-        axis.set_yticks(range(len(labels)), map(words, labels))
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
-    legend_below(figure, axes[0])
-    figure.suptitle(title)
-    save_figure(figure, path)
+def print_averages(tasks, yours, ours, paper):
+    """The averages over all tasks that the paper prints, and ours where every task has been run."""
+    lines, n = [], len(tasks)
+    for row in order_of([*paper, *(row for _, row in (*yours, *ours))], paper):
+        means = []
+        for found in (yours, ours):
+            groups = [best_recipe(found.get((task, row), [])) for task in tasks]
+            mean = statistics.mean(mean_and_error(g)[0] for g in groups) if all(groups) else None
+            means.append("—" if mean is None else f"{100 * mean:.2f}")
+        if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
+            lines.append([row, *means, value])
+    if lines:
+        print(markdown([f"average of {n}", "yours", "this repository", "paper"], lines) + "\n")
+
+
+def differences(yours, ours):
+    """One sentence on what differs between your runs and this repository's of the same rows."""
+    rows = {(r["budget"], *place(r)) for r in yours} & {(r["budget"], *place(r)) for r in ours}
+    names = {"device": "machine", "code": "code", "torch": "torch"}
+    differ = [
+        words
+        for key, words in names.items()
+        if len({r.get(key) for r in (*yours, *ours) if (r["budget"], *place(r)) in rows}) > 1
+    ]
+    if len({(r["task"], r["budget"] == "mini", r["data"]["hash"]) for r in (*yours, *ours)}) > len(
+        {(r["task"], r["budget"] == "mini") for r in (*yours, *ours)}
+    ):
+        differ.append("data")
+    return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
+
+
+def compare(args, exp, original):
+    """Each row of a copied script beside the same row of its original."""
+    yours, ours = yours_and_ours(args.out)
+    theirs = [r for r in yours if r["exp"] == original]
+    whose = "your runs" if theirs else "this repository's runs"
+    mine = grouped([r for r in yours if r["exp"] == exp], lambda r: (r["budget"], *place(r)))
+    theirs = grouped(theirs or [r for r in ours if r["exp"] == original], lambda r: (r["budget"], *place(r)))
+    lines = []
+    for (tier, task, label), group in mine.items():
+        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, label), []))
+        words = "—"
+        if other:
+            (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
+            words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
+        lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
+    print(f"### {exp} against {original} ({whose})\n")
+    if not lines:
+        raise UserError(f"{exp} has no finished run in {args.out}; train one first")
+    print(markdown(["", "tier", exp, original, "difference"], lines) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ figures
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "0.6"  # told apart by colour-blind readers
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart by colour-blind readers
 
 
 def pyplot():
     """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
-    import matplotlib
+    try:
+        import matplotlib
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise UserError("figures need matplotlib: pip install matplotlib") from None
     return plt
 
 
@@ -606,3 +619,59 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=120)
     pyplot().close(figure)
     print(f"figure: {path}")
+
+
+def plot_rows(title, shown, titles, yours, ours, paper, tasks, path):
+    """Your runs and this repository's as dots with standard errors, the paper's at full size as circles; a
+    panel a task. Rows with changed terms are left to the table."""
+    shown = [task for task in shown if any(name == task for name, _ in (*yours, *ours))]
+    labels = order_of([row for name, row in (*yours, *ours) if name in shown and "; " not in row], paper)
+    if not labels:
+        return
+    size = dict(figsize=(2.2 + 2.6 * len(shown), 1.4 + 0.3 * len(labels)), layout="constrained")
+    figure, axes = pyplot().subplots(1, len(shown), sharey=True, squeeze=False, **size)
+    for task, axis in zip(shown, axes[0]):
+        for y, row in enumerate(labels):
+            for found, color, words in ((ours, ORANGE, "this repository"), (yours, GREEN, "yours")):
+                if group := best_recipe(found.get((task, row), [])):
+                    mean, error = mean_and_error(group)
+                    axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=color, label=words)
+            if value := paper_value(paper, row, tasks.index(task)):
+                axis.plot(float(value), y, "o", fillstyle="none", color=BLUE, label="paper, full size")
+        axis.set(title=titles[task], xlabel="test accuracy (%)")
+        axis.set_yticks(range(len(labels)), labels)
+        axis.grid(alpha=0.3)
+    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
+    legend_below(figure, axes[0])
+    figure.suptitle(f"{title} (mini tier)")
+    save_figure(figure, path)
+
+
+def plot_curves(folders, path):
+    """Accuracy of some runs after each epoch: training (thin) and validation."""
+    figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
+    for i, folder in enumerate(folders):
+        log = folder if folder.suffix == ".jsonl" else folder / "log.jsonl"
+        if not log.is_file():
+            raise UserError(f"{log}: there is no such file; give the folder of a run, such as runs/RUN")
+        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+        steps, name = [line["step"] for line in lines], folder.stem if folder.suffix else folder.name
+        axis.plot(steps, [100 * line["val"]["acc"] for line in lines], ".-", color=f"C{i}", label=name)
+        axis.plot(steps, [100 * line["train"]["acc"] for line in lines], color=f"C{i}", linewidth=0.7)
+    axis.set(xlabel="step", ylabel="accuracy (%); thin: training, with its augmentation")
+    axis.grid(alpha=0.3)
+    figure.legend(loc="outside lower center", frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(description="Draw the curves of runs.")
+    parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help="folders of runs")
+    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
+    args = parser.parse_args(argv)
+    with common.exit_cleanly():
+        plot_curves(args.plot, args.out / "curves.png")
+
+
+if __name__ == "__main__":
+    main()
