@@ -161,13 +161,8 @@ def known_time(identity, row, steps):
     place, mini = [identity["exp"], identity["task"], row], identity["mini"]
     for r in read_records(sorted(RESULTS.glob("*.jsonl"))) if not identity["smoke"] else ():
         if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
-            return f", about {hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
+            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
     return ""
-
-
-def hours(seconds):
-    """A time in words: "4 min", "2.5 h"."""
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def terms(hp, table, limit):
@@ -383,7 +378,11 @@ def summary(records):
 
 def cost(records):
     """What a run took on average: "12 min", or a dash."""
-    return hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records)) if records else "—"
+    return (
+        common.hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records))
+        if records
+        else "—"
+    )
 
 
 def grouped(records, key):
