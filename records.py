@@ -552,17 +552,15 @@ def print_averages(tasks, yours, ours, paper):
 
 def differences(yours, ours):
     """One sentence on what differs between your runs and this repository's of the same rows."""
-    rows = {(r["budget"], *place(r)) for r in yours} & {(r["budget"], *place(r)) for r in ours}
-    names = {"device": "machine", "code": "code", "torch": "torch"}
-    differ = [
-        words
-        for key, words in names.items()
-        if len({r.get(key) for r in (*yours, *ours) if (r["budget"], *place(r)) in rows}) > 1
-    ]
-    if len({(r["task"], r["budget"] == "mini", r["data"]["hash"]) for r in (*yours, *ours)}) > len(
-        {(r["task"], r["budget"] == "mini") for r in (*yours, *ours)}
-    ):
-        differ.append("data")
+
+    def key(r):
+        return r["budget"], *place(r)
+
+    rows = {key(r) for r in yours} & {key(r) for r in ours}
+    found = [r for r in (*yours, *ours) if key(r) in rows]
+    values = {name: {(key(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
+    values["data"] = {(key(r), r["data"]["hash"]) for r in found}
+    differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
