@@ -108,7 +108,7 @@ def where_it_ran(args, script):
     """The rows of a record about code, machine and libraries."""
     note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
     note |= {"torch": str(torch.__version__), "numpy": numpy.__version__, "python": platform.python_version()}
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017 (Python 3.10 has no datetime.UTC)
+    now = datetime.datetime.now(datetime.timezone.utc)  # Python 3.10 has no datetime.UTC
     return note | {"date": now.isoformat(timespec="seconds")}
 
 
