@@ -951,8 +951,6 @@ def out_of_memory_advice(model, batch_size, micro_batch):
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if "DataLoader worker" in str(error):  # torch's words, raised in a step or while it waits for images
-            raise UserError(f"a worker that augments images was killed (memory full?); {CONTINUES}") from None
         known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise
