@@ -172,7 +172,7 @@ def measure(args, name):
     runs, table, curves = {}, [], {}
     for r in records.finished_runs(args, name, (records.experiment(__file__), *ALSO)):
         row = r["row"].removesuffix(", s=1")
-        if r["hp"]["train"].get("stride", 1) == 1:
+        if r["hp"].get("train", {}).get("stride", 1) == 1:
             runs[row] = max(r, runs.get(row, r), key=lambda run: run["val_acc"])
     if not runs:
         raise common.UserError(f"no finished run of {data.TITLES[name]} in {args.out}; train one first")
@@ -228,7 +228,7 @@ def of_the_dial(found):
     exp, tables, known = records.experiment(__file__), {}, []
     for r in found:
         if r["exp"] == exp or r["exp"] in ALSO:
-            train = {"stride": 1} | r["hp"]["train"]  # only our own records say it
+            train = {"stride": 1} | r["hp"].get("train", {})  # only our own records say it
             known.append(r | {"hp": r["hp"] | {"train": train}})
     for r in records.rows_of(known, exp, ALSO):
         row = "; ".join(filter(None, [r["row"].rpartition(", s=")[0], r["terms"]]))
