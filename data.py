@@ -60,6 +60,11 @@ MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in t
 MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 
 
+def length(name, mini=False):
+    """The most symbols that a document of a task has."""
+    return MINI_LENGTHS[name] if mini else SHAPES[name]["max_length"]
+
+
 # ------------------------------------------------------------------------------------------ shapes of things
 
 
@@ -585,7 +590,7 @@ class AugmentedImages(torch.utils.data.Dataset):
         epoch, i = item
         stream = np.random.SeedSequence((self.seed, epoch, i)).generate_state(1, np.uint64)[0]
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
-            torch.default_generator.manual_seed(int(stream >> 1))  # the CPU's alone: quicker
+            torch.default_generator.manual_seed(int(stream) >> 1)  # the CPU's alone: quicker
             image = paper_augmentation()(Image.fromarray(self.rgb[i]))
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 
