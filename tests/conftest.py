@@ -94,6 +94,16 @@ def stop_at(step, call):
         assert call() == 75
 
 
+@pytest.fixture
+def real_runs(monkeypatch):
+    """Flags of a run in a fraction of a second that counts as a real one, which is skipped when it is done:
+    smoke runs are not. Its data are the stand-ins."""
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda *args, **given: load(*args, **given | {"smoke": True}))
+    flags = [word for word in TINY if word != "--smoke"]
+    return (*flags, "--batch-size", "16")
+
+
 class Reached(Exception):
     """The command line was understood: the script asks for data."""
 
