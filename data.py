@@ -60,6 +60,11 @@ MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in t
 MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 
 
+def length(name, mini=False):
+    """The most symbols that a document of a task has."""
+    return MINI_LENGTHS[name] if mini else SHAPES[name]["max_length"]
+
+
 # ------------------------------------------------------------------------------------------ shapes of things
 
 

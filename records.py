@@ -182,9 +182,9 @@ def terms(hp, table, limit):
             words.append(sentence.format(changes.pop(name)))
     if changes.pop("set_last_tenth", None):
         words.append("last tenth set")
-    if "technique" in changes:
-        words.append(changes.pop("technique") or "augment none")
-    return ", ".join(words + ["--no-bucket" if k == "bucket" else f"{k} {v}" for k, v in changes.items()])
+    technique = [changes.pop("technique") or "augment none"] if "technique" in changes else []
+    words += ["--no-bucket" if k == "bucket" else f"{k} {v}" for k, v in changes.items()]
+    return ", ".join(words + technique)
 
 
 def budget(args, words):

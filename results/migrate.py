@@ -87,8 +87,8 @@ def split(r):
     train = {"technique": TECHNIQUES.get(technique, technique)}
     train |= {k: v for k, v in hp.items() if k in NOT_MODEL and k not in ("pretrain", "max_length")}
     if r["exp"] == "locality" and "max_length" in hp:  # the other scripts' is the task's own
-        train["max_length"] = hp["max_length"]
-    model = {k: v for k, v in hp.items() if k not in NOT_MODEL}
+        train |= {"max_length": hp["max_length"]} if hp["max_length"] else {}
+    model = {k: v for k, v in hp.items() if k not in (*NOT_MODEL, "attention")}  # MEGA's: softmax always
     if r["exp"] in BLOCKS or not r["exp"].startswith(("spt", "listops")):
         model = {"block": BLOCKS.get(r["exp"], r["model"])} | model
     new = {"model": model, "train": train}
