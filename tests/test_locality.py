@@ -106,4 +106,4 @@ def test_a_copy_has_runs_and_rows_of_its_own_and_a_changed_one_says_so(
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     code, said = mine("--report", "--task", "text")
     [row] = [line for line in said.out.splitlines() if line.startswith("| mean 3 ")]
-    assert code == 0 and "(2)" in row
+    assert code == 0 and "(2" in row
