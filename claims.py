@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import sys
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -76,6 +77,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
+    for stream in (sys.stdout, sys.stderr):  # "±" must not end it where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     out = parser.parse_args(argv).out
     with common.exit_cleanly():
         found = decided(out)

@@ -30,7 +30,6 @@ import sys
 import textwrap
 import threading
 import time
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -643,15 +642,14 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         while not is_over(at, steps, hp):
             start = len(at["curve"]) * period
             end = min(steps, start + period)
-            bar = tqdm(total=end - start, initial=at["step"] - start, leave=False, disable=rank() > 0 or None)
             model.train()
-            with bar, finish_step() as stop:
+            with progress_bar(at, start, end, steps) as bar, finish_step() as stop:
                 while at["step"] < end:
                     reseed(seed, at["step"], noise)
                     train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
                     schedule.on_step()
                     at["step"] += 1
-                    if save_or_look(folder, parts, at, end, bar, stop):
+                    if save_or_look(folder, parts, at, end, steps, bar, stop):
                         break
             train, val = means(at["totals"]), measure("val")
             tick(at)
@@ -711,18 +709,44 @@ def tick(at):
     at["since"] = now
 
 
-def save_or_look(folder, parts, at, end, bar, stop):
-    """What may be due after a step: a checkpoint, a look at the loss -> whether a signal has come."""
+def progress_bar(at, start, end, steps):
+    """The bar of one epoch; only on a terminal, and of rank 0."""
+    name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / max(1, end - start))}"
+    shape = "{desc} {percentage:3.0f}% {bar} {postfix}"
+    how = dict(initial=at["step"] - start, desc=name, leave=False, bar_format=shape)
+    return tqdm(total=end - start, disable=rank() > 0 or None, **how)
+
+
+def save_or_look(folder, parts, at, end, steps, bar, stop):
+    """What may be due after a step: a checkpoint, a look at the loss, a line in a log file, which has no bar:
+    one a minute at first, later one every CHECKPOINT_SECONDS -> whether a signal has come."""
     bar.update()
-    stopped, due = any_rank(bool(stop), time.monotonic() - at["saved"] > CHECKPOINT_SECONDS)
+    now = time.monotonic()
+    stopped, due = any_rank(bool(stop), now - at["saved"] > CHECKPOINT_SECONDS)
+    pause = 60 if at["seconds"] < 600 else CHECKPOINT_SECONDS
     if stopped or due or at["step"] == end:
         save_state(folder, parts, at)
     elif at["step"] % LOOK_STEPS == 0:
         require_finite(at, **parts)
-        bar.set_postfix({name: f"{mean(at['totals'][name]):.3f}" for name in ("loss", "acc")})
-    if stopped or (due and bar.disable):  # a log file has no bar
-        print(f"step {at['step']}: loss {mean(at['totals']['loss']):.4f}", flush=True)
+        bar.set_postfix_str(progress(at, steps))
+    if bar.disable and (stopped or now - at["said"] > pause):
+        at["said"] = now
+        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
     return stopped
+
+
+def progress(at, steps):
+    """The loss so far in this epoch, and the time that the whole run still takes."""
+    tick(at)
+    left = at["seconds"] / at["step"] * (steps - at["step"])
+    return f"loss {mean(at['totals']['loss']):.3f}  {hours(left)} left"
+
+
+def hours(seconds):
+    """A time in words: "40 s", "4 min", "2.5 h"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def keep_validation(folder, at, train, val, model, optimizer, hp):
@@ -798,7 +822,8 @@ def restore(folder, parts, device, steps, fresh, note):
         if at["starts"] and at["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         at["starts"].append(note)
-    return at | {"saved": time.monotonic(), "since": (time.monotonic(), time.process_time())}
+    now = time.monotonic()
+    return at | {"saved": now, "said": now, "since": (now, time.process_time())}
 
 
 @contextlib.contextmanager
@@ -877,7 +902,7 @@ def learning_rate(optimizer):
 def epoch_line(at, steps, period="epoch"):
     """The last validation in at most 80 characters: log.jsonl has the rest."""
     line = at["curve"][-1]
-    left = timedelta(seconds=round(line["seconds"] / line["step"] * (steps - line["step"])))
+    left = hours(line["seconds"] / line["step"] * (steps - line["step"]))
     trained = f"loss {line['train']['loss']:.3f}  train {line['train']['acc']:6.2%}"
     val = f"val {line['val']['acc']:6.2%}  lr {line['lr']:.0e}"
     return f"{period} {line['epoch']:3d}  {trained}  {val}  {left} left"

@@ -590,7 +590,7 @@ class AugmentedImages(torch.utils.data.Dataset):
         epoch, i = item
         stream = np.random.SeedSequence((self.seed, epoch, i)).generate_state(1, np.uint64)[0]
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
-            torch.default_generator.manual_seed(int(stream >> 1))  # the CPU's alone: quicker
+            torch.default_generator.manual_seed(int(stream) >> 1)  # the CPU's alone: quicker
             image = paper_augmentation()(Image.fromarray(self.rgb[i]))
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 

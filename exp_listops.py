@@ -99,7 +99,7 @@ def run_cell(args, task, rule, seed):
     line |= dict(run=name, budget=records.budget(args, {}, {}), data=task.source, argv=args.argv)
     line |= dict(git=args.git[0], dirty=args.git[1], code=records.code_hash(__file__))
     line |= dict(seconds=round(time.monotonic() - started, 1))
-    line |= dict(date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    line |= dict(date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"))
     records.append_record(args.out / "results.jsonl", identity | line)
     train, test = line["train_acc"], line["test_acc"]
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)

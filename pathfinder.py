@@ -294,7 +294,8 @@ def occupancy(tab, q, g, laid):
     # Differences below 0 are huge as uint16: what is out of reach on either side meets the table's empty rim.
     dy = np.minimum((laid[:, 1] - (y - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     dx = np.minimum((laid[:, 2] - (x - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
-    first, row = 2 * tab.first[g], np.intp(tab.row_bytes)
+    # An array of one, not a scalar: numpy 1 leaves the products with a scalar as narrow as dy, and they wrap.
+    first, row = 2 * tab.first[g], np.array([tab.row_bytes], np.intp)
     rows = tab.windows[tab.base_y + y * row + first].view(np.uint8)
     np.minimum(rows, tab.windows[tab.base_x + x * row + first].view(np.uint8), out=rows)
     for slot in (dy * np.uint16(tab.side) + dx) * row + tab.base[laid[:, 0]] + first:

@@ -107,8 +107,8 @@ def claimed(args, name):
 def where_it_ran(args, script):
     """The rows of a record about code, machine and libraries."""
     note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
-    note |= {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017 (Python 3.10 has no datetime.UTC)
+    note |= {"torch": str(torch.__version__), "numpy": numpy.__version__, "python": platform.python_version()}
+    now = datetime.datetime.now(datetime.timezone.utc)  # Python 3.10 has no datetime.UTC
     return note | {"date": now.isoformat(timespec="seconds")}
 
 
@@ -161,13 +161,8 @@ def known_time(identity, row, steps):
     place, mini = [identity["exp"], identity["task"], row], identity["mini"]
     for r in read_records(sorted(RESULTS.glob("*.jsonl"))) if not identity["smoke"] else ():
         if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
-            return f", about {hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
+            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
     return ""
-
-
-def hours(seconds):
-    """A time in words: "4 min", "2.5 h"."""
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def terms(hp, table, limit):
@@ -383,7 +378,11 @@ def summary(records):
 
 def cost(records):
     """What a run took on average: "12 min", or a dash."""
-    return hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records)) if records else "—"
+    return (
+        common.hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records))
+        if records
+        else "—"
+    )
 
 
 def grouped(records, key):
@@ -553,17 +552,15 @@ def print_averages(tasks, yours, ours, paper):
 
 def differences(yours, ours):
     """One sentence on what differs between your runs and this repository's of the same rows."""
-    rows = {(r["budget"], *place(r)) for r in yours} & {(r["budget"], *place(r)) for r in ours}
-    names = {"device": "machine", "code": "code", "torch": "torch"}
-    differ = [
-        words
-        for key, words in names.items()
-        if len({r.get(key) for r in (*yours, *ours) if (r["budget"], *place(r)) in rows}) > 1
-    ]
-    if len({(r["task"], r["budget"] == "mini", r["data"]["hash"]) for r in (*yours, *ours)}) > len(
-        {(r["task"], r["budget"] == "mini") for r in (*yours, *ours)}
-    ):
-        differ.append("data")
+
+    def key(r):
+        return r["budget"], *place(r)
+
+    rows = {key(r) for r in yours} & {key(r) for r in ours}
+    found = [r for r in (*yours, *ours) if key(r) in rows]
+    values = {name: {(key(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
+    values["data"] = {(key(r), r["data"]["hash"]) for r in found}
+    differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
