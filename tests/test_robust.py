@@ -4,11 +4,11 @@ pytest tests/test_robust.py
 """
 
 import contextlib
+import errno
 import importlib
 import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SCRIPTS, TINY, comparable, exit_code, lines_of
+from conftest import PROCESSES, SCRIPTS, TINY, command, comparable, exit_code, lines_of
 
 import common
 import exp_locality
@@ -116,42 +116,42 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
 
 
 @pytest.mark.parametrize(
-    "argv, word",
+    "words, said",
     [
-        ("--task texts --kernel 5", "invalid choice"),
-        ("--task text --kernel 4", "odd"),
-        ("--task text --epochs 0", "whole number"),
-        ("--task text --batch-size 100000000000000000000", "999999999"),
-        ("--task text --seeds 999999999", "1000"),
-        ("--task text --lr nan", "above 0"),
-        ("--task text --time-limit soon", "time"),
-        ("--kernel 5", "--task"),
-        ("--task text --smoke --mini", "--smoke"),
-        ("--task text --steps 5 --epochs 5", "--epochs"),
-        (f"--task text --device {MISSING} --smoke", f"--device {MISSING}"),
-        ("--task text --smoke --limit 100000", "512"),
-        ("--task text --smoke --limit-test 100000", "128"),
-        ("--task text --smoke --out /proc/nowhere", "/proc/nowhere"),
-        (f"--task text --smoke --out {'x' * 300}", "too long"),
-        ("--report nowhere.jsonl", "no such records file"),
-        ("--report .", "no such records file"),
-        ("--report --out /dev/null", "/dev/null"),  # for its figures
+        ("locality --task texts", "invalid choice"),
+        ("locality --task text --kernel 4", "odd"),
+        ("locality --task text --epochs 0", "whole number"),
+        ("locality --task text --batch-size 100000000000000000000", "999999999"),
+        ("locality --task text --seeds 999999999", "1000"),
+        ("locality --task text --lr nan", "above 0"),
+        ("locality --task text --time-limit soon", "time"),
+        ("locality --kernel 5", "--task"),
+        ("locality --task text --smoke --mini", "--smoke"),
+        ("locality --task text --steps 5 --epochs 5", "--epochs"),
+        ("locality --task text --against exp_locality.py", "--report"),
+        ("locality --report --kernel 5 --lr 1e-3", "--kernel"),
+        ("locality --report --against exp_locality.py", "train one first"),
+        (f"locality --task text --device {MISSING} --smoke", f"--device {MISSING}"),
+        ("locality --task text --smoke --limit 100000", "512"),
+        ("locality --task text --smoke --limit-test 100000", "128"),
+        ("locality --task text --smoke --out /proc/nowhere", "/proc/nowhere"),
+        (f"locality --task text --smoke --out {'x' * 300}", "too long"),
+        ("multitask --task text listops --smoke --max-length 64", "--max-length"),
+        ("multitask --task all --smoke --augment flip", "--augment"),
+        ("kernels --task text --figure kernels --checkpoint nowhere/best.pt", "no such file"),
+        ("kernels --task text --smoke --checkpoint nowhere/best.pt", "--figure"),
+        ("listops --figure 3 --smoke --checkpoint nowhere/best.pt", "no such file"),
+        ("spt --task pathx --mini", "--mini"),
     ],
 )
-def test_mistakes_get_one_sentence_and_exit_code_2(argv, word, tmp_path, monkeypatch, capsys):
-    """Promise 4."""
+def test_mistakes_get_one_sentence_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
+    """Promise 4. Said before anything is trained."""
     monkeypatch.chdir(tmp_path)
-    assert exit_code(exp_locality.main, *argv.split()) == 2
+    script, *argv = words.split()
+    assert exit_code(importlib.import_module(f"exp_{script}").main, *argv) == 2
     err = capsys.readouterr().err
-    assert word in err and err.count("error: ") == 1 and not list(tmp_path.glob("runs/*/*.pt"))
-
-
-def test_a_task_without_a_mini_tier_is_named(tmp_path, monkeypatch, capsys):
-    """Promise 4."""
-    monkeypatch.chdir(tmp_path)
-    assert exit_code(importlib.import_module("exp_spt").main, "--task", "pathx", "--mini") == 2
-    err = capsys.readouterr().err
-    assert "--mini" in err and err.count("error: ") == 1 and not [*tmp_path.iterdir()]
+    assert said in err and err.count("error: ") == 1 and not list(tmp_path.glob("runs/*/*.pt"))
+    assert not (tmp_path / "runs" / "results.jsonl").exists()
 
 
 # ------------------------------------------------------------------------------------------ odd surroundings
