@@ -166,7 +166,8 @@ def test_two_ranks_stop_together_and_continue_as_one_run(two_ranks, tmp_path):
 
 AT_THE_END = """
 import atexit, os, pathlib, sys, exp_locality
-def gloos(): return [t for t in pathlib.Path("/proc/self/task").iterdir() if "gloo" in (t / "comm").read_text()]
+TASKS = pathlib.Path("/proc/self/task")
+def gloos(): return [t for t in TASKS.iterdir() if "gloo" in (t / "comm").read_text()]
 atexit.register(lambda: pathlib.Path(sys.argv[1], "threads-" + os.environ["RANK"]).write_text(str(gloos())))
 exp_locality.main(sys.argv[2:])
 assert gloos()
