@@ -16,10 +16,12 @@ import functools
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -609,15 +611,43 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
-    for index, pixels in zip(plan, loader):
+    for index, pixels in zip(plan, worked_off(loader)):
         batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         ids = pixels.to(batch.tokens.device, non_blocking=True).long() + task.first_id
         yield batch._replace(tokens=ids)
 
 
+def worked_off(loader):
+    """Yield what a loader's workers compute. They are gone however this ends: they ignore SIGTERM, so that
+    Python, which joins them when it ends, would wait for ever. Raises DataError for a worker that was killed
+    or whose code raised."""
+    others = multiprocessing.active_children()
+    try:
+        batches = iter(loader)
+        if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+            # torch's handler would raise anywhere. Without it a death shows where we wait for a batch.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        yield from batches
+    except Exception as error:
+        told = str(error)
+        if " Traceback " in told:  # the worker's own, in which torch hands on what was raised there
+            file, line = re.findall(r'File "(.+)", line (\d+)', told)[-1]
+            where = f"{Path(file).name}, line {line}"
+            what = f"failed with {told.splitlines()[-1]!r} ({where}); mend that"
+        elif isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in told:
+            what = "was killed (memory full?)"
+        else:
+            raise
+        raise DataError(f"a worker that augments images {what}; the same command continues") from error
+    finally:
+        for worker in {*multiprocessing.active_children()} - {*others}:
+            worker.kill()
+            worker.join()
+
+
 def ignore_signals(worker):
-    """SIGTERM and SIGINT reach the whole process group; the loop stops its workers after the checkpoint."""
+    """SIGTERM and SIGINT reach the whole process group; the loop ends its workers after the checkpoint."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 

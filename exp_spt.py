@@ -447,8 +447,9 @@ def denoise_terms(model, features, batch, task, cell):
     offset = task.first_id if task.name in MEAN_STD else 0  # 256 grey values, no special ids
     right, total = torch.zeros(2, device=target.device)
     loss = 0.0
-    # All positions are restored, those not chosen ignored: to pick rows the host would wait for the device.
-    for guess, wanted, here in common.denoised(model, features, target, batch.selected.flatten()):
+    # On a GPU all positions are restored, those not chosen ignored.
+    chosen = batch.selected.flatten()
+    for guess, wanted, here in common.denoised(model, features, target, chosen, chosen=chosen):
         if restores_values(task, cell):
             wanted, here = normalised(wanted, task), here.unsqueeze(1)
             off, power = (guess - wanted) * here, (wanted * here).square().sum()
@@ -458,7 +459,7 @@ def denoise_terms(model, features, batch, task, cell):
             wanted = (wanted[:, 0] - offset).masked_fill(~here, common.IGNORED)
             lost = F.cross_entropy(guess, wanted, reduction="sum", ignore_index=common.IGNORED)
             loss = loss + lost / batch.positions
-            right, total = right + (guess.argmax(1) == wanted).sum(), total + here.sum()
+            right, total = right + common.restored(guess.detach(), wanted).sum(), total + here.sum()
     return loss, {"acc": (right, total)}
 
 

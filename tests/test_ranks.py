@@ -235,11 +235,13 @@ def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(nu
     workers = multiprocessing.active_children()
     advice = common.out_of_memory_advice(None, 16, None)
     told = contextlib.nullcontext()
-    if number == signal.SIGKILL:  # torch says it by a signal, which comes before, between or while waiting
+    if number == signal.SIGKILL:
         told = pytest.raises(common.UserError, match="was killed")
     with told, advice, contextlib.closing(batches):
         for worker in workers:
             os.kill(worker.pid, number)
+            if number == signal.SIGKILL:
+                worker.join()
         assert workers and len(list(batches)) == 39
 
 
