@@ -141,7 +141,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("kernels --task text --figure kernels --checkpoint nowhere/best.pt", "no such file"),
         ("kernels --task text --smoke --checkpoint nowhere/best.pt", "--figure"),
         ("listops --figure 3 --smoke --checkpoint nowhere/best.pt", "no such file"),
-        ("spt --task pathx --mini", "--mini"),
+        ("spt --task pathx --mini", "pathx"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
