@@ -107,7 +107,7 @@ def claimed(args, name):
 def where_it_ran(args, script):
     """The rows of a record about code, machine and libraries."""
     note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
-    note |= {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
+    note |= {"torch": str(torch.__version__), "numpy": numpy.__version__, "python": platform.python_version()}
     now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017 (Python 3.10 has no datetime.UTC)
     return note | {"date": now.isoformat(timespec="seconds")}
 
