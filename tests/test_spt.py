@@ -58,7 +58,7 @@ def arm(name, cell, *argv, task=None):
 
 
 def halves(name, cell):
-    """[(narrow recipe, pretraining)] of the halves that there are; windows that the tiny tasks have several of."""
+    """[(narrow recipe, pretraining)] of the halves that there are; the tiny tasks have several windows."""
     found = [(hp, first) for hp, first in zip(arm(name, cell, "--smoke"), (True, False)) if hp]
     for hp, _ in found:
         hp["model"] |= {"window": 16} if hp["model"].get("window") else {}
@@ -171,7 +171,9 @@ def test_losses_of_parts_add_up_and_nothing_is_asked_of_the_device(objective, na
     whole = loss_fn(model, prepared)[0].item()
     assert objective != "causal" or loss_fn(model, batch)[0].item() == whole  # as in a validation
     assert sum(loss_fn(model, part)[0] for part in prepared.parts(3)).item() == pytest.approx(whole, rel=1e-5)
-    monkeypatch.setattr(models, "surely_full", lambda mask: False)  # it asks a CPU, where that is free
+    # A CPU is asked, where that is free; not in a compiled graph.
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(models, "surely_full", lambda mask: False)
     with FakeTensorMode(allow_non_fake_inputs=True) as fake:
         seen = {k: fake.from_tensor(v) for k, v in batch._asdict().items() if torch.is_tensor(v)}
         loss, metrics = loss_fn(model, prepare(batch._replace(**seen), generator(), task))
@@ -217,15 +219,13 @@ def test_everything_but_the_heads_is_transferred_and_the_mask_column_cut(model, 
     assert all(p.requires_grad for p in after.parameters())
 
 
-@pytest.mark.parametrize("name, size", [(None, 0), ("gain", 32), ("weight", 5)])
-def test_what_does_not_arrive_is_named(name, size):
-    """Dropped, renamed, of another size."""
+def test_what_does_not_arrive_is_named():
     before, after = pair()
     weights = before.state_dict()
     del weights["blocks.0.norm1.weight"]
-    weights |= {f"blocks.0.norm1.{name}": torch.ones(size)} if name else {}
-    with pytest.raises(common.UserError, match="norm1.*--fresh"):
-        exp_spt.transfer(after, weights)
+    for renamed in ({}, {"blocks.0.norm1.gain": torch.ones(32)}, {"blocks.0.norm1.weight": torch.ones(5)}):
+        with pytest.raises(common.UserError, match="norm1.*--fresh"):
+            exp_spt.transfer(after, weights | renamed)
 
 
 def test_random_initialisation_reaches_every_parameter():
@@ -247,13 +247,11 @@ SPOTS = """
 image transformer causal: lr=5e-3 epochs=50 warmup=2500 / lr=1e-3 pooling=max depth=3 epochs=200 decay=all
 listops transformer causal: lr=5e-4 / pooling=last lr=5e-4 d_ff=2048 warmup=2000 weight_decay=0.0
 retrieval rotary masked: lr=5e-3 ratio=0.15 / lr=5e-4 d_model=256 head=linear
-text rotary masked: warmup=5000 epochs=32 / weight_decay=0.1 warmup=2000 epochs=65
 image s4 masked: batch_size=32 schedule=constant / batch_size=512 schedule=cosine horizon=200000 n_ssm=2
-pathx256 s4 none: / lr=1e-4 batch_size=16 pooling=max
 pathx s4 none: / pooling=mean dt_min=1e-4
 pathx s4 masked random: lr=1e-3 batch_size=4 / lr=5e-4 batch_size=16 pooling=max
 listops dlr none random: / lr=1e-4 batch_size=16 d_state=1024 depth=8
-scifar rotary masked: / weight_decay=0.05 head=mlp depth=6 batch_size=50
+image dlr multitask: / lr=5e-4 batch_size=64
 image s4 masked structured 0.05: lr=1e-2 batch_size=50 / lr=2e-3 batch_size=50
 """
 
@@ -285,13 +283,11 @@ def test_spot_values_of_the_recipes():
 
 
 def test_no_number_of_the_tables_changes_by_accident():
-    """A change makes other cells of all that was trained, or another paper; meant, it comes with a new digest."""
-    names = (
-        "MODELS TUNED TUNED_PRETRAIN GRID RATIO FRACTIONS DATA_SCALE TIED SHARES SIZED SIZE_ROWS SIZES MINI"
-    )
-    names += " MINI_SHARE PAPER MEANS TASKS BLOCKS MEAN_STD RATES RATES_PRETRAIN"
+    """A change makes other cells of what was trained, or another paper; meant, it comes with a new digest."""
+    names = """MODELS TUNED TUNED_PRETRAIN GRID RATIO FRACTIONS DATA_SCALE TIED SHARES SIZED SIZE_ROWS SIZES
+    MINI MINI_MODELS MINI_EPOCHS MINI_SHARE RATES RATES_PRETRAIN PAPER MEANS TASKS BLOCKS MEAN_STD NOTES"""
     text = repr([getattr(exp_spt, name) for name in names.split()])
-    assert hashlib.sha256(text.encode()).hexdigest()[:12] == "2c0acf453048"
+    assert hashlib.sha256(text.encode()).hexdigest()[:12] == "dfde80001419"
 
 
 def test_totals_are_the_papers():
@@ -325,19 +321,19 @@ def test_arms_at_a_budget_of_ours_have_equally_many_steps(model, given):
     assert len(steps) == 1
 
 
-def test_paper_numbers():
-    assert exp_spt.paper_number("pathx256", "S4, masked SPT") == 87.11
-    assert math.isnan(exp_spt.paper_number("pathx", "Transformer, from scratch"))  # chance
+def test_averages_follow_from_the_papers_cells():
+    average = exp_spt.MEANS[exp_spt.MEAN6]
     for row in (
+        "Transformer, from scratch",
         "Transformer, causal SPT",
-        "rotary Transformer, masked SPT",
         "S4, from scratch",
         "MEGA (original)",
     ):
-        average = exp_spt.MEANS[exp_spt.MEAN6][row]
-        assert sum(exp_spt.PAPER[row][:6]) / 6 == pytest.approx(average, abs=0.006)
-    scratch = exp_spt.PAPER["Transformer, from scratch"]  # chance counts as 50
-    assert (sum(scratch[:5]) + 50) / 6 == pytest.approx(53.66, abs=0.006) and scratch[5] == exp_spt.CHANCE
+        six = [50 if x == exp_spt.CHANCE else x for x in exp_spt.PAPER[row][:6]]
+        assert (
+            sum(six) / 6 == pytest.approx(average[row], abs=0.006) == exp_spt.paper_number(exp_spt.MEAN6, row)
+        )
+    assert math.isnan(exp_spt.paper_number("pathx", "Transformer, from scratch"))
 
 
 # Words of the flags, cell: the cell's terms, and whether it is the paper's.
@@ -351,9 +347,8 @@ def test_paper_numbers():
     ("--lr 5e-4", Cell("transformer", "none"), "", "paper"),  # the paper's grid, and no rate of its own
     ("--lr 2e-4", Cell("transformer", "none"), "lr 0.0002", "reduced"),
     ("--lr 5e-4", Cell("s4", "none"), "lr 0.0005", "reduced"),  # has one
-    ("--limit 4500 --epochs 16", Cell("transformer", "causal", share=0.5), "4,500 examples, 16 epochs", "reduced"),
+    ("--limit 450 --epochs 16", Cell("rotary", "causal", share=0.5), "450 examples, 16 epochs", "reduced"),
     ("--steps 4000", Cell("transformer", "masked"), "4,000 steps", "reduced"),
-    ("--mini", Cell("transformer", "masked"), "", "mini"),
     ("--mini --epochs 8", Cell("s4", "masked", share=0.75), "8 epochs", "mini"),
     ("--mini --epochs 2", Cell("s4", "multitask"), "2 of 4 epochs", "mini"),
 ])  # fmt: skip
@@ -507,10 +502,8 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     history = {"run": first["run"], "train_curve": first["train_curve"], "restored": first["test_acc"]}
     assert spt["pretraining"] == history | {"score": first["score"], "commonest": first["commonest"]}
     assert first["test_acc"] > first["commonest"] > 1 / 16  # sixteen letters
-    assert (spt["row"], spt["terms"]) == (
-        "rotary Transformer, masked SPT, 70% SPT",
-        "20 epochs, lr 0.005, lr_pretrain 0.01",
-    )
+    assert spt["row"] == "rotary Transformer, masked SPT, 70% SPT"
+    assert spt["terms"] == "20 epochs, lr 0.005, lr_pretrain 0.01"
     assert spt["budget"] == scratch["budget"] == "reduced"
     assert spt["epochs"] + first["epochs"] == scratch["epochs"] == 20 and len(spt["train_curve"]) == 6
     assert spt["test_acc"] >= scratch["test_acc"] - 0.05
@@ -568,7 +561,7 @@ def line(name, cell, acc, terms="", budget="paper"):
 
 
 def test_report(tmp_path, capsys):
-    """Every number of the paper, ours beside them, averages over six and four tasks, and what was restored."""
+    """Every number of the paper, ours beside them, their averages, and what was restored."""
     causal, s4 = Cell("transformer", "causal"), Cell("s4", "masked")
     lines = [line(name, causal, 0.5) for name in exp_spt.MEAN6] + [line("pathx256", s4, 0.8125)]
     lines += [line("image", s4._replace(share=0.6), 0.62), line("text", s4._replace(pooling="max"), 0.66)]
@@ -576,55 +569,42 @@ def test_report(tmp_path, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = [re.sub(" +", " ", text) for text in capsys.readouterr().out.splitlines()]
-    for row in ("| Transformer, causal SPT | 50.00 (1) | — | 1 min | 76.00 |", "| Transformer, causal SPT | 50.00 | — | 81.81 |",
-                "| S4, masked SPT | 81.25 (1) | — | 1 min | 87.11 |", "| S4, masked SPT, 60% SPT | 62.00 (1) | — | 1 min | |",
-                "| S4, masked SPT, max | 66.00 (1) | — | 1 min | |", "| DLR, masked SPT | — | — | 83.40 |",
-                "| Text | S4, masked SPT; 16 epochs | 50.0 | 25.0 | accuracy of restored symbols |"):  # fmt: skip
-        assert row in printed, row
-    numbers = " ".join(printed)
+    wanted = """Transformer, causal SPT | 50.00 (1) | — | 1 min | 76.00
+    Transformer, causal SPT | 50.00 | — | 81.81
+    S4, masked SPT | 81.25 (1) | — | 1 min | 87.11
+    S4, masked SPT, 60% SPT | 62.00 (1) | — | 1 min
+    S4, masked SPT, max | 66.00 (1)
+    DLR, masked SPT | — | — | 83.40
+    Text | S4, masked SPT; 16 epochs | 50.0 | 25.0 | accuracy of restored symbols"""
+    for text in wanted.splitlines():
+        assert any(text.strip() in row for row in printed), text
     every = [x for row in exp_spt.PAPER.values() for x in row if x] + [
         "53.66",
         "82.80",
         "91.7 or",
-        "about 77",
+        "77",
         "52",
-        "78",
     ]
-    assert all((f"{x:.2f}" if isinstance(x, float) else x) in numbers for x in every)
-    assert (tmp_path / "spt.png").exists()
-
-
-def chosen_by(words):
-    """[(task, cell)] of a command."""
-    args = exp_spt.make_parser().parse_args(words.split())
-    names = common.chosen(args.task, exp_spt.TASKS)
-    return [(name, cell) for name in names for cell in exp_spt.cells(args, name)]
+    texts = (f"{x:.2f}" if isinstance(x, float) else x for x in every)
+    assert all(text in " ".join(printed) for text in texts)
 
 
 def test_flags_choose_cells():
     def cells_of(name, words):
-        return [cell for task, cell in chosen_by(f"--task all {words}") if task == name]
+        return exp_spt.cells(flags(*words.split()), name)
 
     assert cells_of("image", "") == [Cell("transformer", o) for o in ("none", "masked")]
-    assert len(chosen_by("--task all --model all --objective all")) == 4 * len(EVERY)
     shares = [(c.objective, c.share) for c in cells_of("image", "--objective all --share 0 0.5")]
     assert shares == [("none", 0.0), ("masked", 0.5), ("causal", 0.5), ("multitask", 0.0)]
+    assert [c.share for c in cells_of("text", "--share 0 0.4 --epochs 9")] == [None, 0.4]  # all of a total
     assert len(cells_of("text", "--figure 3")) == 12 and len(cells_of("pathx", "--figure 2")) == 8
-    figure5 = [(c.model, c.share, c.image_loss) for c in cells_of("image", "--figure 5")]
-    arms = (0.0, "l1"), (0.4, "ce"), (0.6, "ce")
-    assert figure5 == [(model, *arm) for model in ("transformer", "s4") for arm in arms]
-    assert len(cells_of("image", "--figure table9")) == 2 * 2 * 5
-    assert [c.pooling for c in cells_of("text", "--figure pooling")] == ["mean", "max", "last"]
-    assert [c.share for c in cells_of("pathx", "--figure time")] == [0.0, 0.5]
-    assert [c.share for c in cells_of("text", "--share 0 0.4 --epochs 9")] == [
-        None,
-        0.4,
-    ]  # all of a total is one arm's
-    rows = [
-        cell.row()
-        for cell in cells_of("image", "--model s4 --init all --share 0.75 --fraction 0.01 --stride 16")
-    ]
-    assert rows[-1] == "S4, masked SPT, random start, 1%, 75% SPT, s=16" and len(rows) == 4
+    figure5 = [(c.share, c.image_loss) for c in cells_of("image", "--figure 5 --model s4")]
+    assert figure5 == [(0.0, "l1"), (0.4, "ce"), (0.6, "ce")]
+    assert len(cells_of("image", "--figure table9")) == 2 * 2 * 5 and not cells_of("text", "--figure time")
+    given = "--model s4 --init all --share 0.75 --fraction 0.01 --stride 16"
+    assert cells_of("image", given)[-1].row() == "S4, masked SPT, random start, 1%, 75% SPT, s=16"
+    label = Cell("dlr", "none", fraction=1.0, stride=16).label()
+    assert label == {"objective": "none", "init": "structured", "fraction": 1.0, "stride": 16}
     mini = cells_of("text", "--mini --share 0.5 --fraction 1")  # its defaults
     assert mini == cells_of("text", "--mini") and not cells_of("pathx", "--mini")
 
@@ -635,7 +615,6 @@ def test_flags_choose_cells():
     ("--task text --figure 2 --share 1.0", "below 1"),
     ("--task text --fraction 0", "above 0"),
     ("--task text --share 0.5 --epochs-pretrain 3", "--epochs-pretrain"),
-    ("--task text --mini --epochs-pretrain 3", "--epochs-pretrain"),
     ("--task image --figure 5 --epochs 1 --smoke", "at least 2"),
     ("--task scifar --model s4 --augment flip", "--augment flip"),
     ("--task image --set-last-tenth", "--set-last-tenth"),
