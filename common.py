@@ -633,6 +633,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
+    require_compiler(args.compile, device)
     autocast = autocast_on(device, args.amp)
     task, model = task.tested_on(hp.get("limit_test")).to(device), model.to(device)
     reset_peak(device)
@@ -940,6 +941,13 @@ def warn_at_chance(curve, task, epochs):
     if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
         print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
         print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
+
+
+def require_compiler(mode, device):
+    """Raise UserError for --compile where torch compiles wrong gradients: of an embedding on a CPU they keep
+    one of those of a symbol that occurs several times."""
+    if mode and device.type == "cpu" and torch.__version__ < (2, 11):
+        raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
 
 
 WHOLE_BATCH = "share the batch between GPUs with torchrun, or give a smaller --batch-size"

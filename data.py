@@ -834,7 +834,10 @@ def smoke_task(name):
         splits = {s: smoke_image(n, draw, shape.get("channels", 1)) for s, n in zip(SPLITS, (500, 100, 100))}
     if made == "stand-in":
         print(f"smoke: {name} is a small synthetic stand-in, not the real data")
-    return Task(name, **shape, **splits, source=described(splits, made))
+    rgb = None
+    if name == "image":  # three equal colours: grey again what they were, and augmented like CIFAR-10's
+        rgb = splits["train"].tokens.numpy().reshape(-1, 32, 32, 1).repeat(3, axis=3)
+    return Task(name, **shape, **splits, source=described(splits, made), rgb=rgb)
 
 
 # ------------------------------------------------------------------------------------------ load
@@ -847,7 +850,7 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     root        data folder; what is missing is generated or fetched into it, once
     mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
                 pixels; with the accuracy of rules that need no model in task.source["baselines"]
-    smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
+    smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network
     limit       keep so many training examples, smaller sets nested in larger ones, and no more for validation
                 than those; all test examples. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
@@ -1031,7 +1034,10 @@ def facts(task):
 
 def show(name, root):
     """Save a picture of a task's examples to <root>/<name>.png."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DataError("figures need matplotlib: pip install matplotlib") from None
 
     figure = Figure(
         figsize=(14, 4) if name in ("listops", "text", "retrieval") else (12, 6.3), layout="constrained"

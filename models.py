@@ -1395,7 +1395,8 @@ class SequenceModel(nn.Module):
         self.arguments = given | block_args  # SequenceModel(**arguments): best.pt carries them
         for name, choices in CHOICES.items():
             if given[name] not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}")
+                own = "; add yours to models.BLOCKS" if name == "block" else ""
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}{own}")
         if position.startswith("rotary"):
             if block != "transformer":
                 raise ValueError(f"position {position} is for the transformer's attention; not for {block}")

@@ -73,19 +73,19 @@ def test_a_copy_has_runs_and_rows_of_its_own_and_a_changed_one_says_so(
     is one note, for a finished run and for one that continues; nothing is refused."""
     script = tmp_path / "my.py"
     code = edited(
-        SCRIPT.read_text(),
+        SCRIPT.read_text("utf-8"),
         ('block        = "conv"', 'block        = "running mean"'),
         ("        d_hidden     = (  256, 256,   256,    256,   256),\n", ""),
         ("        groups       = (    1,  32,     1,      1,     1),\n", ""),
         ("def reach(", BLOCK + "\n\ndef reach("),
         ('row, cell = f"K={kernel}", {"kernel": kernel}', 'row, cell = f"mean {kernel}", {"mine": kernel}'),
     )
-    script.write_text(code)
+    script.write_text(code, "utf-8")
 
     def mine(*flags):
         module = types.ModuleType("my")
         module.__file__ = str(script)
-        exec(compile(script.read_text(), script, "exec"), module.__dict__)
+        exec(compile(script.read_text("utf-8"), script, "exec"), module.__dict__)
         code = exit_code(module.main, *flags, "--out", tmp_path)
         return code, capsys.readouterr()
 
@@ -94,7 +94,8 @@ def test_a_copy_has_runs_and_rows_of_its_own_and_a_changed_one_says_so(
     code, said = mine(*cell)
     assert code == 0 and "the code has changed" not in said.out
     stop_at(3, lambda: mine(*cell, "--seed", 1)[0])
-    script.write_text(script.read_text().replace("how far does a stack", "how far then does a stack"))
+    changed = script.read_text("utf-8").replace("how far does a stack", "how far then does a stack")
+    script.write_text(changed, "utf-8")
     code, said = mine(*cell)
     assert code == 0 and "is done" in said.out and said.out.count("the code has changed since") == 1
     code, said = mine(*cell, "--seed", 1)

@@ -1,5 +1,6 @@
 """Where it runs: old libraries, other terminals, and what image workers leave behind."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,8 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from conftest import exit_code
 
 import common
+import data
+import exp_locality
+import exp_multitask
 import pathfinder
 
 ROOT = Path(common.__file__).parent
@@ -100,3 +106,27 @@ def test_offsets_into_the_tables_of_large_images_do_not_wrap(monkeypatch):
     ]  # fmt: skip
     assert rows[2][0] - tab.base[1] > 2**15
     assert [offsets.tolist() for offsets in asked] == rows
+
+
+@pytest.mark.parametrize("version, refused", [("2.5.1", True), ("2.10.0+cpu", True), ("2.11.0", False)])
+def test_compiling_wrong_gradients_on_a_cpu_is_refused(version, refused, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
+    for device, mode in ((torch.device("cpu"), None), (torch.device("cuda"), "default")):
+        common.require_compiler(mode, device)
+    told = pytest.raises(common.UserError, match="wrong gradients") if refused else contextlib.nullcontext()
+    with told:
+        common.require_compiler("default", torch.device("cpu"))
+
+
+@pytest.mark.parametrize("script, words", [
+    (exp_locality, ["--kernel", 5]), (exp_multitask, ["--model", "transformer"]),
+])  # fmt: skip
+def test_a_smoke_run_of_image_meets_the_papers_augmentation(script, words, tmp_path, monkeypatch):
+    """What a first real run of Image does is done by its smoke run, too."""
+    met, whole = [], data.worked_off
+    monkeypatch.setattr(data, "worked_off", lambda loader: met.append(loader.dataset) or whole(loader))
+    flags = ["--task", "image", *words, "--smoke", "--epochs", 1, "--limit", 16, "--limit-test", 16]
+    assert exit_code(script.main, *flags, "--device", "cpu", "--out", tmp_path) == 0
+    [augmented] = met
+    tokens = data.load("image", "unused", smoke=True, limit=16).train.tokens
+    assert data.grey(augmented.rgb).reshape(-1).tolist() == tokens.tolist()

@@ -27,9 +27,9 @@ import models
 import records
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-WANTED = (ROOT / "NOTES.md").read_text().split("## Wanted runs")[1].split("\n## ")[0]
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+WANTED = (ROOT / "NOTES.md").read_text("utf-8").split("## Wanted runs")[1].split("\n## ")[0]
 PRINTED = {  # pages that the scripts print, and their first lines
     "tables-mini": "# Tables of the mini tier\n\nSmall data and small models, trained to the end.",
     "tables-full": "# Tables of the papers' models\n\nAll runs so far have a fraction of the papers' steps.",
@@ -51,13 +51,13 @@ BLOCKS = re.findall(r"```python\n(.*?)```", PAGES["new-experiment"], re.DOTALL)
 
 def example(*words):
     """The code of the page (or of exp_template.py) that has all these words."""
-    found = [TEMPLATE.read_text()] * TEMPLATE.exists() + BLOCKS
+    found = [TEMPLATE.read_text("utf-8")] * TEMPLATE.exists() + BLOCKS
     return next(code for code in found if all(word in code for word in words))
 
 
 def run(code, folder, *flags):
     """Run a script with this code in `folder` -> (its output, the records of all its runs)."""
-    (folder / "exp_mine.py").write_text(code)
+    (folder / "exp_mine.py").write_text(code, "utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "exp_mine.py", *flags]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
@@ -226,7 +226,7 @@ def places():
     """(file, function or class or table) of every `deviation:` in the code."""
     found = []
     for path in sorted(ROOT.glob("*.py")):
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").splitlines()
         tops = [n for n in ast.parse("\n".join(lines)).body if isinstance(n, ast.stmt)]
         for number, line in enumerate(lines, 1):
             for _ in range(line.count("deviation:")):
@@ -243,4 +243,4 @@ def test_the_page_of_deviations_lists_those_of_the_code():
 
 if __name__ == "__main__":
     for name, page in printed().items():
-        (ROOT / "docs" / f"{name}.md").write_text(page)
+        (ROOT / "docs" / f"{name}.md").write_text(page, "utf-8")

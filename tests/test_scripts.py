@@ -87,7 +87,7 @@ def test_printed_averages_hold():
 
 def imports(path):
     """{module: what a script uses of it} of all that a script imports."""
-    tree, found = ast.parse(path.read_text()), {}
+    tree, found = ast.parse(path.read_text("utf-8")), {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             found.setdefault(node.module, set()).update(alias.name for alias in node.names)
