@@ -901,14 +901,14 @@ def refuse(name, **wanted):
     for what, value in wanted.items():
         if value not in (None, False) and name not in HAS[what]:
             others = ", ".join(TITLES[other] for other in HAS[what])
-            what = f"--{what.replace('_', '-')}"
+            what = what if value is True else f"--{what.replace('_', '-')} {value}"
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
     augment, cut = wanted.get("augment"), wanted.get("max_length")
     if augment not in (None, "none", "flip", "paper") or (augment == "paper" and name != "image"):
         known = "paper, flip" if name == "image" else "flip"
-        raise DataError(f"augment {augment}: {TITLES[name]} has {known} and none; choose one of them")
+        raise DataError(f"--augment {augment}: {TITLES[name]} has {known} and none; choose one of them")
     if cut and cut > length(name):  # the model would grow and the data would not
-        raise DataError(f"max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
+        raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
 
 
 def limited(task, limit):
