@@ -37,7 +37,8 @@ ROOT = Path(__file__).parent.parent
 # cite: a typo anywhere shows. Change one only together with the comparison.
 DIGESTS = """
 locality.TABLE1 2a45572c  locality.TABLE7 009fcf21  positional.TABLE4 10291eff
-multitask.TABLE2 5f09bdf7  multitask.TABLE5 8af2e419  multitask.TABLE_MEGA 98889388  multitask.TABLE_EMA 651b461c
+multitask.TABLE2 5f09bdf7  multitask.TABLE5 8af2e419  multitask.TABLE_MEGA 98889388
+multitask.TABLE_EMA 651b461c
 kernels.TABLE3 a884ac57  kernels.TABLE6 d338b4b6  kernels.TABLE_S4 7b685e3b  kernels.TABLE_S4D 49512dc7
 kernels.TABLE_S5 b84e7a52  kernels.TABLE_LRU cd488268  kernels.TABLE_DLR 3134adf4
 kernels.TABLE_SGCONV f49d67e7  kernels.TABLE_FREE 0eac506e
@@ -194,10 +195,8 @@ def test_a_mini_cell_is_trained_shown_and_can_be_rebuilt(script, words, row, tmp
     [r] = lines_of(tmp_path / "results.jsonl")
     assert (r["run"][:5], r["budget"], r["mini"], r["amp"], r["steps"]) == ("mini-", "mini", True, "off", 6)
     assert r["terms"] == "100 examples, 6 steps, tested on 60" and (not row or r["row"] == row)
-    shown = [
-        cell for table in printed_tables(said).values() for row in table.values() for cell in row.values()
-    ]
-    assert any(f"{100 * r['test_acc']:.1f} (1" in cell for cells in shown for cell in cells)
+    number = f"{100 * r['test_acc']:.1f} (1"
+    assert any(number in line for line in said.splitlines() if line.startswith("| "))
     model, _ = records.rebuilt(tmp_path / r["run"] / "best.pt", models.SequenceModel)
     assert sum(p.numel() for p in model.parameters()) == r["params"]
 
@@ -235,17 +234,6 @@ def test_a_kernel_profile_is_what_an_impulse_meets(name):
     assert torch.allclose(sides.abs().amax((0, 1, 3))[1:], torch.tensor(peak)[1:], rtol=1e-3, atol=1e-6)
     assert torch.allclose(sides.square().sum((0, 1, 3))[1:], torch.tensor(energy)[1:], rtol=1e-3, atol=1e-8)
     assert energy[0] > 0 and peak[0] > 0
-
-
-def test_the_best_run_has_the_techniques_and_began_structured(monkeypatch):
-    def run(val_acc, budget="reduced", **cell):
-        return dict(run=f"{val_acc}", exp="kernels", model="s4", cell=cell, budget=budget, val_acc=val_acc)
-
-    runs = [run(0.9, "paper", init="random"), run(0.8, "paper", techniques="no"), run(0.7), run(0.6, "paper")]
-    monkeypatch.setattr(records, "finished_runs", lambda *args: runs)
-    args = argparse.Namespace(no_techniques=False)
-    assert exp_kernels.best_run(args, "s4", "text") is runs[3]
-    assert exp_kernels.best_run(args, "gmlp", "text") is None
 
 
 def test_kernels_are_drawn_trained_and_at_the_start(tmp_path, monkeypatch, capsys):
@@ -331,8 +319,8 @@ def test_the_rules_get_what_appendix_b_and_its_extension_say():
     assert counts.sum() == 8_000 and (counts.argmax(1)[:3] == exp_listops.GREEDY[:3]).all()
 
 
-def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots(monkeypatch):
-    drawn, task = [], data.load("listops", "nowhere", augment="none", smoke=True)
+def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots():
+    task = data.load("listops", "nowhere", augment="none", smoke=True)
 
     class Roots(torch.nn.Module):  # answers the root operation's greedy label
         def forward(self, tokens, mask):
@@ -346,7 +334,3 @@ def test_predictions_are_those_of_the_model_in_the_tasks_order_of_roots(monkeypa
     roots, labels, predicted = exp_listops.predictions(Roots(), task, "test", args)
     assert (predicted == np.array([9, 4, 0, 3])[roots]).all()
     assert sorted(labels.tolist()) == sorted(task.test.label.tolist())
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
-    exp_listops.plot_breakdown(roots, labels, predicted, "greedy", None)
-    heights = [bar.get_height() for bar in drawn.pop().axes[0].patches]  # of MAX, whose answer is 9
-    assert heights[9] == 100 and sum(heights) == 100
