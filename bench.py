@@ -44,24 +44,33 @@ import listops
 import models
 import records
 
-CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
+CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.KERNELS}
 MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.PRINTED)
+FULL = argparse.Namespace(mini=False, no_techniques=False)  # what common.table_recipe reads of the flags
 # Training, validation and test examples that the hours are for.
 SIZES = {"image": (45_000, 5_000, 10_000), "pathfinder": (480_000, 20_000, 20_000)}
 SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval", "listops")}
 
 
 def recipe(model, name):
+    """The paper's recipe of a cell."""
+    tables = {name: (exp_locality.TABLE7, exp_locality.TASKS7) for name in CONV}
+    tables |= exp_multitask.TABLES | exp_kernels.TABLES
+    found = common.table_recipe(FULL, name, model, tables[model], None, {})
     if model in CONV:
-        return {"block": "conv"} | exp_locality.recipe(name, kernel=CONV[model])
-    script = exp_kernels if model in exp_kernels.PRINTED else exp_multitask
-    return script.recipe(model, name)
+        found["model"]["kernel"] = CONV[model]
+    return found
 
 
-def stand_in(name, examples, hp):
+def empty_task(name, recipe):
+    """The smoke stand-in of a task, with the techniques of a recipe."""
+    flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=None, smoke=True, mini=False)
+    return data.load_for(flags, name, recipe, seed=0)
+
+
+def stand_in(name, examples, recipe):
     """A task of that many random examples whose lengths are those of the real one."""
-    denoise = hp["technique"] == "denoising"
-    task, draw = data.load(name, "", smoke=True, augment="none", denoise=denoise), np.random.default_rng(0)
+    task, draw = empty_task(name, recipe), np.random.default_rng(0)
     if name == "listops":
         tokens, offsets, _ = listops.generate_listops(examples, seed=0)
     else:
@@ -121,14 +130,14 @@ def projected_steps(name, hp):
 
 def measure_step(model, name, args):
     """The row of one cell."""
-    device, hp = common.resolve_device(args.device), recipe(model, name)
-    autocast = common.autocast_on(device, args.amp)
+    device, cell = common.resolve_device(args.device), recipe(model, name)
     if args.smoke:
-        hp |= {row: value for row, value in exp_multitask.SMOKE.items() if row in hp}
-    task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
+        cell = common.changed(cell, exp_multitask.SMOKE)
+    hp, autocast = cell["train"], common.autocast_on(device, args.amp)
+    task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], cell).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
-    network = exp_multitask.build(task, hp).to(device).train()
+    network = exp_multitask.build(task, cell).to(device).train()
     optimizer = common.make_optimizer(network, hp)
     plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
@@ -208,15 +217,18 @@ def largest_part(card, state, kept_by, batch_size, splittable):
 
 def count_memory(model, name, args):
     """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute."""
-    hp = recipe(model, name)
-    as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
-    with mock.patch.multiple(models, **as_on_a_gpu):
-        task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
-        network = exp_multitask.build(task, hp)
+    cell = recipe(model, name)
+    batch_size, as_on_a_gpu = (
+        cell["train"]["batch_size"],
+        dict(surely_full=lambda mask: False, MOST_SCORES={}),
+    )
+    with mock.patch.multiple(models, chunked_conv1d=conv1d, **as_on_a_gpu):
+        task = empty_task(name, cell)
+        network = exp_multitask.build(task, cell)
         kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
         state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-        asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
-        row = {"batch": hp["batch_size"], "state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
+        asked = state, kept_by, batch_size, not common.batch_norms(network)
+        row = {"batch": batch_size, "state GB": state / 1e9, "kept GB": kept_by(batch_size) / 1e9}
         return row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
 
 
