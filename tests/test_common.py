@@ -395,6 +395,13 @@ def test_a_checkpoint_that_cannot_continue_is_named_and_kept(fit_args, signals, 
     assert exit_code(exp_locality.main, *flags, "--fresh") == 0
 
 
+def test_whoever_reads_a_file_sees_all_of_the_old_or_all_of_the_new(tmp_path):
+    (tmp_path / "file").write_text("old")
+    with open(tmp_path / "file") as reader:
+        common.write_atomically(tmp_path / "file", b"new")
+        assert (reader.read(), (tmp_path / "file").read_text()) == ("old", "new")
+
+
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_a_checkpoint_never_holds_what_is_no_number(what, fit_args, tmp_path):
     """Promise 6: the last good one is kept. The gradient is lost in a step whose loss is finite, and which is

@@ -126,7 +126,7 @@ def cells(monkeypatch, tmp_path):
 
     def short(name, root, **given):
         if str(given) not in made.setdefault(name, {}):
-            task = load(name, root, **given | {"augment": given["augment"].replace("paper", "none")})
+            task = load(name, root, **given | {"augment": "none"})
             chosen = task.lengths["train"].argsort()[:4]
             made[name][str(given)] = replace(task, train=data.select(task.train, chosen, task.docs))
         return made[name][str(given)]
