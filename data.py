@@ -898,7 +898,7 @@ def refuse(name, **wanted):
     for what, value in wanted.items():
         if value not in (None, False) and name not in HAS[what]:
             others = ", ".join(TITLES[other] for other in HAS[what])
-            what = what.replace("_", "-")
+            what = f"--{what.replace('_', '-')}"
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
     augment, cut = wanted.get("augment"), wanted.get("max_length")
     if augment not in (None, "none", "flip", "paper") or (augment == "paper" and name != "image"):
