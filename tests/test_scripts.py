@@ -142,9 +142,9 @@ def cells(monkeypatch, tmp_path):
     return commanded
 
 
-@pytest.mark.parametrize("flags", ["", "--no-techniques"])
-@pytest.mark.parametrize("script, words", [
-    (exp_multitask, "--model all"), (exp_kernels, "--model all"), (exp_positional, "--position all"),
+@pytest.mark.parametrize("script, words, flags", [
+    (exp_multitask, "--model all", ""), (exp_multitask, "--model all", "--no-techniques"),
+    (exp_kernels, "--model all", ""), (exp_positional, "--position all", ""),
 ])  # fmt: skip
 def test_every_cell_takes_two_steps_and_reaches_all_its_parameters(script, words, flags, cells):
     found = cells(script, "--task", "all", *words.split(), "--smoke", *flags.split())
