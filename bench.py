@@ -8,8 +8,6 @@ line a row.
 `step` takes the cell's own recipe and model and the step of common.fit. The examples are random, of the
 task's lengths, in batches evenly spaced by length. The fastest of three rounds counts. On a CPU choose cells.
 
-    launches  operations sent to the device: a GPU waits about 5 microseconds
-              for each; forward pass and loss, backward pass, optimiser
     ms, ex/s  of a step, its batch included; examples a second
     hours     of the whole cell; a batch evaluated counts as a third of a step
 
@@ -33,7 +31,6 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import common
 import data
@@ -54,7 +51,7 @@ SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval
 
 def recipe(model, name):
     """The paper's recipe of a cell."""
-    tables = {name: (exp_locality.TABLE7, exp_locality.TASKS7) for name in CONV}
+    tables = {conv: (exp_locality.TABLE7, exp_locality.TASKS7) for conv in CONV}
     tables |= exp_multitask.TABLES | exp_kernels.TABLES
     found = common.table_recipe(FULL, name, model, tables[model], None, {})
     if model in CONV:
@@ -96,31 +93,6 @@ def sample(task, plan, n):
 # ------------------------------------------------------------------------------------------ step
 
 
-class Launches(TorchDispatchMode):
-    """Counts the operations that reach the device. A view, memory without content or a question about a
-    type launches nothing."""
-
-    count = 0
-    nothing = "_unsafe_view", "detach", "empty", "promote_types"
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += not (function.is_view or any(word in str(function) for word in self.nothing))
-        return function(*args, **(kwargs or {}))
-
-
-def count_launches(network, optimizer, batch, autocast):
-    """[forward and loss, backward, optimiser]: operations of one step."""
-    optimizer.zero_grad(set_to_none=True)  # as train_step does: gradients are not added to old ones
-    with Launches() as mode:
-        with autocast:
-            loss, _ = common.multitask_loss(network, batch)
-        forward = mode.count
-        loss.backward()
-        backward = mode.count - forward
-        optimizer.step()
-    return [forward, backward, mode.count - forward - backward]
-
-
 def projected_steps(name, hp):
     """Of a whole cell; a third of a step for each batch of validation (every epoch) and test (twice)."""
     train, val, test = SIZES[name]
@@ -148,7 +120,6 @@ def measure_step(model, name, args):
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
 
     train([longest])  # memory is allocated, the optimiser has its state
-    launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
     if args.compile:
         network.one_length = task.one_length
         network.compile(mode=args.compile)
@@ -163,8 +134,8 @@ def measure_step(model, name, args):
         synchronize()
         seconds.append(time.perf_counter() - start)
     ms = 1000 * min(seconds) / len(chosen)
-    row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
-    row |= {"ms": ms, "ex/s": 1000 * hp["batch_size"] / ms, "peak GB": common.peak_gb(device)}
+    row = {"batch": hp["batch_size"], "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
+    row |= {"peak GB": common.peak_gb(device)}
     return row | {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
 
 

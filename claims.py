@@ -535,9 +535,8 @@ def headline(judged):
     words = (AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, "n =", NOT_RUN)
     counts = [sum(verdict.startswith(word) for verdict in verdicts) for word in words]
     return (
-        f"Of {len(verdicts)} differences that the papers claim, {{}} agree, {{}} are not reproduced at "
-        f"these budgets, {{}} are undecided, {{}} not tested; {{}} have fewer than {SEEDS} seeds yet, {{}} "
-        "are not run."
+        f"Of {len(verdicts)} differences that the papers claim, agree: {{}}; {NOT_REPRODUCED}: {{}}; "
+        f"undecided: {{}}; not tested: {{}}; not judged, as fewer than {SEEDS} seeds were run: {{}}; not run: {{}}."
     ).format(*counts)
 
 

@@ -253,6 +253,8 @@ def report(args):
         cells = yours.get((name, tier), {}), ours.get((name, tier), {})
         if any(cells):
             print_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
+    if not any((*yours, *ours)):
+        print(f"no run of {records.experiment(__file__)} yet; train one first")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run.")
     print(f"What it means: python claims.py\n{records.differences(*both)}")
 
@@ -279,11 +281,10 @@ def plot_dial(yours, ours, title, words, path):
     figure, axis = records.pyplot().subplots(figsize=(7, 4.4), layout="constrained")
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
         for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):
-            points = [
-                (x, *records.mean_and_error(cells[row, s])) for x, s in enumerate(words) if (row, s) in cells
-            ]
-            if points:
-                x, y, error = np.array(points).T * [[1], [100], [100]]
+            there = [(x, cells[row, s]) for x, s in enumerate(words) if (row, s) in cells]
+            if there:
+                x, groups = zip(*there)
+                y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                 label = row.replace(", no techniques", "") + whose
                 axis.errorbar(x, y, yerr=error, fmt=marker, color=colour(row, i), label=label)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)

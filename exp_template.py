@@ -47,7 +47,7 @@ def majority(limit, n=2000, length=63):
 TASKS = ("majority",)  # the columns of the table; a row is a tuple, or one value for all of them
 TABLE = dict(
     model=dict(block="running-mean", depth=2, d_model=32),
-    train=dict(technique=None, lr=(1e-3,), batch_size=32, weight_decay=0.1, epochs=(5,)),
+    train=dict(technique=None, lr=(1e-2,), batch_size=32, weight_decay=0.1, epochs=(5,)),
 )
 SMOKE = dict(model=dict(depth=1), train=dict(epochs=1))
 

@@ -1,4 +1,4 @@
-"""Are verdicts what the records and the rules of docs/claims.md give? Statistics against other computations."""
+"""Do verdicts follow from the records by the rules of docs/claims.md? The statistics are computed twice."""
 
 import json
 import math
