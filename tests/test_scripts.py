@@ -1,5 +1,5 @@
 """All experiment scripts: the papers' numbers, every cell for two steps, what they may import, reports; then
-kernels, rules, the dial and the meter. pytest tests/test_scripts.py
+kernels and the rules of ListOps. pytest tests/test_scripts.py
 """
 
 import argparse
@@ -245,47 +245,6 @@ def test_kernels_are_drawn_trained_and_at_the_start(tmp_path, monkeypatch, capsy
     assert "| trained, layer 2 " in (printed := capsys.readouterr().out)
     assert all(f"| {name} " in printed for name in exp_kernels.NAMES.values())
     assert len(drawn[-1].axes) == len(exp_kernels.TABLES)
-
-
-# ------------------------------------------------------------------------------------------ the range
-
-
-def test_a_meter_sees_as_far_as_a_stack_of_convolutions_and_no_further():
-    torch.manual_seed(0)
-    task = data.load("image", "nowhere", augment="none", smoke=True)
-    model = models.SequenceModel("conv", 2, 8, task.vocab, task.classes, d_hidden=8, kernel=5)
-    reach = 2 * 2 * (5 // 2)  # two positions meet in one that is within reach of both
-    sizes = exp_range.interactions(model, task, (1, reach, reach + 1, 200), examples=8)
-    assert (sizes[:2] > 1e-9).all() and (sizes[2:] < 1e-12).all()
-
-
-def test_a_meter_finds_the_one_interaction_of_a_model_built_by_hand():
-    class Product(torch.nn.Module):
-        """sum_t u_t u_(t + 7), of which pairs 7 apart alone interact."""
-
-        def forward(self, tokens, mask):
-            return tokens.double()
-
-        def classify(self, features, mask, docs=1):
-            return (features[:, :-7] * features[:, 7:]).sum(1, keepdim=True).expand(-1, 10)
-
-    task = data.load("image", "nowhere", augment="none", smoke=True)
-    distances = (1, 3, 6, 7, 8, 20)
-    sizes = exp_range.interactions(Product(), task, distances, examples=8)
-    assert [d for d, size in zip(distances, sizes) if size > 1e-6] == [7]
-    mean, most = exp_range.summarised(distances, sizes, 1024)
-    assert 6 <= mean <= 8 and 6 <= most <= 8
-
-
-def test_a_bag_of_symbols_cannot_see_the_dial():
-    logits = []
-    for stride in (1, 16, "random"):
-        task = data.load("text", "nowhere", smoke=True, stride=stride)
-        torch.manual_seed(0)
-        bag = models.SequenceModel("conv", 2, 16, task.vocab, 2, d_hidden=16, kernel=1).double().eval()
-        batch = next(task.evaluation_batches("test"))
-        logits.append(bag.classify(bag(batch.tokens, batch.mask), batch.mask))
-    assert all(torch.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
 
 
 # ------------------------------------------------------------------------------------------ ListOps
