@@ -22,7 +22,7 @@ import records
 # What every table reads of a record.
 RECORD = dict(run="a", exp="locality", task="text", model="conv", cell={"kernel": 5}, seed=0, limit=None)
 RECORD |= dict(row="K=5", terms="", budget="paper", date="2026-01-01", val_acc=0.5, test_acc=0.5)
-RECORD |= dict(seconds=60.0, hp={}, data={"hash": "a", "counts": {"test": 10_000}}, smoke=False)
+RECORD |= dict(seconds=600.0, hp={}, data={"hash": "a", "counts": {"test": 10_000}}, smoke=False)
 
 
 @pytest.fixture
@@ -380,10 +380,10 @@ def test_yours_and_the_repositorys_stand_in_columns_of_their_own(reported):
     ours = seeds(0.8, 0.9)
     tables, out = reported([*seeds(0.5, 0.6, code="x"), ours[0]], ours)
     assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper"]
-    assert tables[FULL]["Text"]["K=5"] == ["55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "1 min", "88.96"]
+    assert tables[FULL]["Text"]["K=5"] == ["55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96"]
     assert "Runs of one row differ in: code." in out
     tables, out = reported([], ours)
-    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "1 min", "88.96"] and "differ" not in out
+    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96"] and "differ" not in out
 
 
 def test_a_report_keeps_budgets_terms_and_tasks_apart_and_leaves_smoke_runs_out(reported):
@@ -401,14 +401,14 @@ def test_a_report_keeps_budgets_terms_and_tasks_apart_and_leaves_smoke_runs_out(
     ]
     tables, out = reported(yours, [])
     full = tables[FULL]
-    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "—", "1 min", "88.96"]
+    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "—", "10 min", "88.96"]
     assert full["Text"]["K=31"] == ["—", "—", "—", "89.33"] and full["Text"]["K=7"][0] == "30.00 (1)"
     assert list(full["Text"]) == ["Text", "K=5", "K=31", "K=7"]  # what the paper does not have comes last
-    assert full["ListOps"]["K=31"] == ["40.00 (1)", "—", "1 min", "infeasible"]
+    assert full["ListOps"]["K=31"] == ["40.00 (1)", "—", "10 min", "infeasible"]
     assert tables[LESS] == {
         "Text; 4 of 80 epochs": {
             "Text": ["yours", "this repository", "cost", "paper, full"],
-            "K=5": ["85.00 (1)", "—", "1 min", "88.96"],
+            "K=5": ["85.00 (1)", "—", "10 min", "88.96"],
         }
     }
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 (1)" and len(tables[SMALL]["Text"]) == 2
