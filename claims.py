@@ -536,7 +536,8 @@ def headline(judged):
     counts = [sum(verdict.startswith(word) for verdict in verdicts) for word in words]
     return (
         f"Of {len(verdicts)} differences that the papers claim, agree: {{}}; {NOT_REPRODUCED}: {{}}; "
-        f"undecided: {{}}; not tested: {{}}; not judged, as fewer than {SEEDS} seeds were run: {{}}; not run: {{}}."
+        f"undecided: {{}}; not tested: {{}}; not judged, as there are fewer than {SEEDS} seeds: {{}}; "
+        "not run: {}."
     ).format(*counts)
 
 
@@ -634,6 +635,8 @@ NAMES = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls"}
 
 def plot(judged, path):
     """A line a claim that has been run: its interval, on the bounds that were claimed."""
+    if not any(result.ends for result in judged):
+        return
     lines = []
     for who, name in NAMES.items():
         lines += [name, *(result for result in judged if result.who == who and result.ends)]
