@@ -84,7 +84,7 @@ def command(log, script, argv, checkpoint_seconds=300):
 
 def lines_of(path):
     """The values of a JSONL file; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def comparable(out):

@@ -27,9 +27,9 @@ import models
 import records
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-WANTED = (ROOT / "NOTES.md").read_text().split("## Wanted runs")[1].split("\n## ")[0]
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+WANTED = (ROOT / "NOTES.md").read_text("utf-8").split("## Wanted runs")[1].split("\n## ")[0]
 PRINTED = {  # pages that the scripts print, and their first lines
     "tables-mini": "# Tables of the mini tier\n\nSmall data and small models, trained to the end.",
     "tables-full": "# Tables of the papers' models\n\nAll runs so far have a fraction of the papers' steps.",
@@ -45,7 +45,7 @@ def test_links_lead_somewhere_and_no_placeholder_is_left():
 
 # ------------------------------------------------------------------------------------------ a new experiment
 
-TEMPLATE = (ROOT / "exp_template.py").read_text()
+TEMPLATE = (ROOT / "exp_template.py").read_text("utf-8")
 
 
 def run(code, folder, *flags):
@@ -55,7 +55,7 @@ def run(code, folder, *flags):
     command = [sys.executable, "exp_mine.py", *flags]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = (folder / "runs" / "results.jsonl").read_text().splitlines()
+    lines = (folder / "runs" / "results.jsonl").read_text("utf-8").splitlines()
     return done.stdout, [json.loads(line) for line in lines]
 
 
@@ -207,7 +207,7 @@ def places():
     """(file, function or class or table) of every `deviation:` in the code."""
     found = []
     for path in sorted(ROOT.glob("*.py")):
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").splitlines()
         tops = [n for n in ast.parse("\n".join(lines)).body if isinstance(n, ast.stmt)]
         for number, line in enumerate(lines, 1):
             for _ in range(line.count("deviation:")):
