@@ -837,11 +837,12 @@ def check(args, chosen):
     two = [cell for _, cell in chosen if cell.objective not in ALONE]
     shared = two and (args.mini or args.steps or any(cell.share is not None for cell in two))
     have = ", ".join(f"{n} {' '.join(models_of(n, args.mini)) or 'none'}" for n in args.task if n != "all")
+    figure = f" (--figure {args.figure} is about other tasks)" if args.figure else ""
     sized = [(name, cell.model) for name, cell in chosen if cell.size]
     ordered = [(name, cell.objective) for name, cell in chosen if cell.stride != 1]
     # fmt: off
     mistakes = [
-        (not chosen, f"nothing to run (--figure is about some tasks); models with a recipe: {have}"),
+        (not chosen, f"nothing to run{figure}; models with a recipe: {have}"),
         (any(name not in SIZED or model not in SIZES for name, model in sized),
             "--size goes with --task image, text or listops and --model rotary or s4"),
         (("scifar", "multitask") in ordered, "--stride: multitask on sCIFAR has the paper's order only"),
