@@ -526,8 +526,8 @@ def paper_trainings(name, cell):
     table = common.column(MODELS[cell.model], TASKS, name)
     train = dict(technique=None, betas=[0.9, 0.999], decay="all", schedule="constant", fraction=None)
     train |= table["train"]
-    horizon, first = train.pop("horizon", None), train | table["pretrain"]
-    first.pop("horizon", None)
+    horizon = train.pop("horizon", None)
+    first = train | table["pretrain"]
     for entry, (half, rates) in product(tuned(cell), ((train, TUNED), (first, TUNED_PRETRAIN))):
         if found := dict(zip(TASKS, rates.get(entry, "").split())).get(name):
             lr, batch_size = found.split("/")
@@ -535,8 +535,8 @@ def paper_trainings(name, cell):
     if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:  # others are not the paper's
         train |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
         first |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
-    if horizon:  # with the table's own length, see `recipe`
-        train |= {"schedule": "cosine", "horizon": horizon, "table": train["epochs"] / train["batch_size"]}
+    if horizon:  # and the length that it is meant for, see `recipe`
+        train |= {"schedule": "cosine", "horizon": horizon, "meant": train["epochs"] / train["batch_size"]}
     if cell.share is not None:
         train["epochs"] = TIED.get(name, train["epochs"])
     elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
@@ -580,21 +580,23 @@ def recipe(name, cell, mini=False, task=None, args=None):
     first, second = ({"model": model_rows(name, cell, mini), "train": x} for x in trainings(name, cell, mini))
     if args:
         first, second = flagged(args, name, cell, share, first, second)
-    before, train, pooling = first["train"], second["train"], second["model"]["pooling"]
+    second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
+    before, train = first["train"], second["train"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
-    second["model"]["pooling"] = cell.pooling or pooling
-    for unit in ("epochs", "steps", "hours") if share is not None and cell.objective not in ALONE else ():
-        if total := train.get(unit):  # of both halves
-            part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
-            before[unit], train[unit] = part, total - part
-    if table := train.pop(
-        "table", None
-    ):  # stretch the cosine with the training, else the rate reaches 0 early
-        longer = max(1.0, train["epochs"] / train["batch_size"] / table)
+    if share is not None and cell.objective not in ALONE:  # what `train` has is the total of both halves
+        for unit in ("epochs", "steps", "hours"):
+            if total := train.get(unit):
+                part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
+                before[unit], train[unit] = part, total - part
+    if meant := train.pop(
+        "meant", None
+    ):  # a longer training stretches the cosine, or its end has a rate of 0
+        longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
         train["horizon"] = max(round(train["horizon"] * longer), train.get("steps", 0))
     for half in (before, train):
-        half |= {"stride": cell.stride} if cell.stride != 1 else {}
+        if cell.stride != 1:
+            half["stride"] = cell.stride
         if task and "warmup" in half:
             half["warmup"] = min(half["warmup"], common.training_length(task, half)[0] // 4)
     if cell.objective in ALONE:
@@ -835,11 +837,12 @@ def check(args, chosen):
     two = [cell for _, cell in chosen if cell.objective not in ALONE]
     shared = two and (args.mini or args.steps or any(cell.share is not None for cell in two))
     have = ", ".join(f"{n} {' '.join(models_of(n, args.mini)) or 'none'}" for n in args.task if n != "all")
+    figure = f" (--figure {args.figure} is about other tasks)" if args.figure else ""
     sized = [(name, cell.model) for name, cell in chosen if cell.size]
     ordered = [(name, cell.objective) for name, cell in chosen if cell.stride != 1]
     # fmt: off
     mistakes = [
-        (not chosen, f"nothing to run (--figure is about some tasks); models with a recipe: {have}"),
+        (not chosen, f"nothing to run{figure}; models with a recipe: {have}"),
         (any(name not in SIZED or model not in SIZES for name, model in sized),
             "--size goes with --task image, text or listops and --model rotary or s4"),
         (("scifar", "multitask") in ordered, "--stride: multitask on sCIFAR has the paper's order only"),

@@ -267,6 +267,8 @@ def test_spot_values_of_the_recipes():
         for half, typed in zip(exp_spt.recipe(name, cell), wanted, strict=True):
             for key, value in (row.split("=") for row in typed):
                 assert rows(half)[key] == (ast.literal_eval(value) if value[0].isdigit() else value), spot
+    mini = exp_spt.recipe("image", Cell("s4", "masked"), mini=True)[1]  # a record says what differs before
+    assert mini["pretrain"] == {"objective": "masked", "ratio": 0.5}
     s4 = dict(norm="layer", prenorm=False, n_ssm=2, dropout=0.1, tie_dropout=True, max_length=LENGTH)
     arguments = dict(
         s4=s4 | dict(final_norm=None, pair="[u,v,u-v,u*v]"), rotary=dict(position="rotary-heads")
@@ -334,6 +336,9 @@ def test_averages_follow_from_the_papers_cells():
             sum(six) / 6 == pytest.approx(average[row], abs=0.006) == exp_spt.paper_number(exp_spt.MEAN6, row)
         )
     assert math.isnan(exp_spt.paper_number("pathx", "Transformer, from scratch"))
+    found = {(name, "S4"): [{"test_acc": 0.1 * i}] for i, name in enumerate(exp_spt.MEAN6)}
+    assert exp_spt.average(found, exp_spt.MEAN6, "S4") == pytest.approx(25)
+    assert math.isnan(exp_spt.average(found, "scifar", "S4"))
 
 
 # Words of the flags, cell: the cell's terms, and whether it is the paper's.
