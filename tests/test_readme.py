@@ -1,20 +1,17 @@
 """What README.md and docs/ show is run, parsed and compared as it stands there.
 
-PYTHONPATH=. python tests/test_readme.py    writes docs/tables-mini.md and docs/tables-full.md anew
+pytest tests/test_readme.py
 """
 
 import argparse
 import ast
-import contextlib
 import importlib
-import io
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -30,10 +27,6 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
 WANTED = (ROOT / "NOTES.md").read_text("utf-8").split("## Wanted runs")[1].split("\n## ")[0]
-PRINTED = {  # pages that the scripts print, and their first lines
-    "tables-mini": "# Tables of the mini tier\n\nSmall data and small models, trained to the end.",
-    "tables-full": "# Tables of the papers' models\n\nAll runs so far have a fraction of the papers' steps.",
-}
 
 
 def test_links_lead_somewhere_and_no_placeholder_is_left():
@@ -165,33 +158,9 @@ def test_the_slurm_lines_keep_the_exit_code(code, requeued, tmp_path):
 # ------------------------------------------------------------------------------------------ numbers
 
 
-def printed():
-    """{page: text} of PRINTED: what the scripts report of the records in results/, where there are any."""
-    sections = []
-    with tempfile.TemporaryDirectory() as out:
-        for name in SCRIPTS:
-            with contextlib.redirect_stdout(io.StringIO()) as text:
-                importlib.import_module(name).main(["--report", "--out", out])
-            text = re.sub(
-                r"^(figure: |Test accuracy in %|Cost: ).*\n", "", text.getvalue(), flags=re.MULTILINE
-            )
-            sections += re.split(r"^(?=### )", text, flags=re.MULTILINE)
-    pages = {
-        page: f"{title} What the scripts print with `--report`.\n[How to read them](results.md).\n"
-        for page, title in PRINTED.items()
-    }
-    for section in sections:
-        if re.search(r"\d \(\d+[,)]", section):  # the seeds of a number that was measured
-            page = "tables-mini" if "mini" in section.splitlines()[0] else "tables-full"
-            pages[page] += f"\n{section.strip()}\n"
-    return pages
-
-
-def test_tables_show_what_the_scripts_print():
+def test_records_of_this_repository_are_real_runs_of_committed_code():
     read = records.read_records(sorted((ROOT / "results").glob("*.jsonl")))
     assert read and not any(r["smoke"] or r["dirty"] for r in read)
-    shown = {page: PAGES[page] for page in PRINTED}
-    assert shown == printed(), "PYTHONPATH=. python tests/test_readme.py writes them"
 
 
 def test_readme_has_no_number_of_its_own():
@@ -220,8 +189,3 @@ def places():
 def test_the_page_of_deviations_lists_those_of_the_code():
     listed = re.findall(r"^- `(\w+\.py)`, `(\w+)`: ", PAGES["deviations"], re.MULTILINE)
     assert sorted(listed) == sorted(places())
-
-
-if __name__ == "__main__":
-    for name, page in printed().items():
-        (ROOT / "docs" / f"{name}.md").write_text(page)
