@@ -293,8 +293,7 @@ def table_recipe(args, task, row, table, mini, rates):
 
 def flagged(args, recipe, smoke):
     """A recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
-    if args.smoke:
-        recipe = changed(recipe, smoke)
+    recipe = changed(recipe, smoke if args.smoke else {})  # a copy: the table stays what it is
     typed = {row: value for row in FLAGS if (value := getattr(args, row, None)) is not None}
     if args.augment:
         typed["technique"] = None if args.augment == "none" else f"augment {args.augment}"

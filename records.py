@@ -459,7 +459,16 @@ def rows_of(found, exp, also):
     for r in found:
         row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
         if row is not None:
-            same = [r["task"], r["seed"], r["limit"], row, r["terms"], r["hp"], r["data"]["hash"]]
+            same = [
+                r["budget"],
+                r["task"],
+                r["seed"],
+                r["limit"],
+                row,
+                r["terms"],
+                r["hp"],
+                r["data"]["hash"],
+            ]
             key = json.dumps(same, sort_keys=True)
             if key not in once or r["exp"] == exp:
                 once[key] = r | {"row": row}
@@ -546,8 +555,11 @@ def print_averages(tasks, yours, ours, paper):
             means.append("—" if mean is None else f"{100 * mean:.2f}")
         if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
             lines.append([row, *means, value])
+    hidden = not any(mine != "—" for _, mine, *_ in lines)
+    lines = [line[:1] + line[2:] if hidden else line for line in lines]
     if lines:
-        print(markdown([f"average of {n}", "yours", "this repository", "paper"], lines) + "\n")
+        columns = ["yours", "this repository", "paper"]
+        print(markdown([f"average of {n}", *columns[hidden:]], lines) + "\n")
 
 
 def differences(yours, ours):
