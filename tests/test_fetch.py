@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import json
 import multiprocessing
 import re
 import resource
@@ -25,7 +26,7 @@ class Server:
         self.body, self.ranges, self.over = body, [], threading.Event()
         self.drops = []  # close the next connections after these many bytes each
         self.stall = None  # fall silent after so many bytes, on every connection
-        self.ignore_range, self.status = False, 200
+        self.ignore_range, self.status, self.paths = False, 200, []
         calls = {"do_GET": lambda handler: self.answer(handler), "log_message": lambda *args: None}
         handler = type("Handler", (http.server.BaseHTTPRequestHandler,), calls)
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -35,13 +36,15 @@ class Server:
     def answer(self, handler):
         asked = handler.headers.get("Range")
         self.ranges.append(asked)
+        self.paths.append(handler.path)
+        body = self.body[handler.path.rsplit("/", 1)[1]] if isinstance(self.body, dict) else self.body
         start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and not self.ignore_range else 0
-        if self.status != 200 or start and start >= len(self.body):
+        if self.status != 200 or start and start >= len(body):
             return handler.send_error(self.status if self.status != 200 else 416)
         handler.send_response(206 if start else 200)
-        handler.send_header("Content-Length", str(len(self.body) - start))
+        handler.send_header("Content-Length", str(len(body) - start))
         handler.end_headers()
-        handler.wfile.write(self.body[start:][: self.drops.pop(0) if self.drops else self.stall])
+        handler.wfile.write(body[start:][: self.drops.pop(0) if self.drops else self.stall])
         if self.stall is not None:
             self.over.wait(30)
         handler.close_connection = True
@@ -79,7 +82,7 @@ def files(folder):
 def test_download_continues_where_a_connection_or_a_run_ended(ignore_range, serve, tmp_path):
     server, where = serve(noise(300_000)), tmp_path / "a.gz"
     server.drops = [100_000] * 9
-    refused(lambda: fetch.download(server.url, where, retries=0), "closed early", where, "by hand")
+    refused(lambda: fetch.download(server.url, where, attempts=1), "closed early", where, "by hand")
     assert files(tmp_path) == {"a.gz.part": server.body[:100_000]}
     server.ignore_range, server.drops, server.ranges = ignore_range, [50_000], []
     fetch.download(server.url, where)
@@ -96,12 +99,12 @@ def test_download_continues_where_a_connection_or_a_run_ended(ignore_range, serv
 def test_what_a_server_does_wrong(fault, tries, words, serve, tmp_path):
     server, where = serve(noise(50_000)), tmp_path / "a.gz"
     vars(server).update(fault)
-    refused(lambda: fetch.download(server.url, where, timeout=0.3, retries=2), server.url, where, words)
+    refused(lambda: fetch.download(server.url, where, timeout=0.3, attempts=3), server.url, where, words)
     assert len(server.ranges) == tries and not where.exists()
     refused(lambda: fetch.download("no url", where), "no url")
     server.drops, server.status, server.stall = [1 << 20] * 5, 200, None
     server.body = noise(6 << 20)  # a long one may break more often, if it gets on
-    fetch.download(server.url, tmp_path / "b.gz", retries=1)
+    fetch.download(server.url, tmp_path / "b.gz", attempts=2)
     assert (tmp_path / "b.gz").read_bytes() == server.body
 
 
@@ -190,3 +193,99 @@ def test_a_full_disk_a_kill_and_two_processes(serve, tmp_path):
     waiting.join(60)
     assert waiting.exitcode == 0 and len(files(tmp_path / "top")) == 2 and len(server.ranges) == 3
     assert {f.name for f in tmp_path.iterdir()} == {"top", ".top.lock"}
+
+
+LINES = {"new_aan_pairs.train.tsv": 40, "new_aan_pairs.eval.tsv": 6, "new_aan_pairs.test.tsv": 4}
+
+
+@pytest.fixture
+def aan(serve, monkeypatch):
+    """Two sources of Retrieval in miniature: a folder of files, and an archive."""
+    texts = {name: b"".join(b"1.0\ta\tb\tb'%d'\tb'y'\n" % i for i in range(n)) for name, n in LINES.items()}
+    folder = serve(texts)
+    archive_of = serve(archive({f"lra_release/lra_release/tsv_data/{name}": x for name, x in texts.items()}))
+    where = archive_of.url.replace("top.tar.gz", "lra_release.gz")
+    spec = fetch.ARCHIVES["retrieval"]._replace(url=where)
+    monkeypatch.setitem(fetch.ARCHIVES, "retrieval", spec)
+    monkeypatch.setattr(fetch, "AAN_URL", folder.url.replace("/top.tar.gz", "/data/aan"))
+    monkeypatch.setattr(fetch, "AAN_LINES", LINES)
+    return folder, archive_of
+
+
+def test_retrieval_comes_from_its_three_files_and_their_hashes_are_kept(aan, tmp_path, capsys):
+    folder, other = aan
+    folder.drops = [300]
+    fetch.fetch_retrieval(tmp_path)
+    kept = files(tmp_path / "retrieval")
+    record = json.loads(kept.pop("fetched.json"))
+    assert kept == folder.body and not other.ranges and folder.ranges == [None, "bytes=300-", None, None]
+    assert record["sha256"] == {name: hashlib.sha256(x).hexdigest() for name, x in folder.body.items()}
+    assert record["url"] == fetch.AAN_URL and folder.paths[0] == "/data/aan/new_aan_pairs.train.tsv"
+    printed = capsys.readouterr().out
+    assert "attempt 2 of 6, next in 1 s" in printed and record["sha256"]["new_aan_pairs.test.tsv"] in printed
+
+
+@pytest.mark.parametrize("fault", ["refused", "other lines"])
+def test_where_the_files_fail_the_archive_is_next(fault, aan, tmp_path, capsys):
+    folder, other = aan
+    if fault == "refused":
+        folder.status = 403
+    else:
+        folder.body["new_aan_pairs.train.tsv"] += b"one more"
+    fetch.fetch_retrieval(tmp_path)
+    assert set(files(tmp_path / "retrieval")) == set(LINES) and other.ranges == [None]
+    said = {"refused": "403", "other lines": "41 lines, not 40"}[fault]
+    assert said in capsys.readouterr().out
+    (tmp_path / "retrieval").rename(tmp_path / "aside")
+    other.status = 403
+    refused(lambda: fetch.fetch_retrieval(tmp_path), "403", "by hand")
+    url = other.url.replace("top.tar.gz", "mirror")
+    other.body, other.status, other.paths = {name: b"x\n" * n for name, n in LINES.items()}, 200, []
+    fetch.fetch_retrieval(tmp_path, url + "/")  # a folder of files somewhere else, and nothing else
+    assert other.paths == [f"/mirror/{name}" for name in LINES]
+
+
+def test_a_broken_file_of_retrieval_continues_at_the_next_run(aan, tmp_path):
+    folder, other = aan
+    folder.drops = [300, *[1] * 20]
+    refused(lambda: fetch.fetch_retrieval(tmp_path), "closed early", "the same command again")
+    assert not other.ranges  # what has come is worth more than another source
+    folder.drops, folder.ranges = [], []
+    fetch.fetch_retrieval(tmp_path)
+    assert folder.ranges[0] == "bytes=305-" and set(files(tmp_path / "retrieval")) == {*LINES, "fetched.json"}
+
+
+def test_a_source_that_cannot_be_read_is_no_matter_of_the_disk(tmp_path):
+    def action():
+        with fetch.making(tmp_path / "packed" / "text"):
+            (tmp_path / "aclImdb" / "review.txt").read_bytes()
+
+    refused(action, "No such file", f"check {tmp_path}/aclImdb/review.txt, or remove it")
+
+
+def test_what_is_known_of_the_releases():
+    """Typed again: the tests above put others in their place."""
+    assert {name: (a.url, a.md5, a.files) for name, a in fetch.ARCHIVES.items()} == {
+        "text": ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+                 "7c2ac02c03563afcf9b574c7e56c153a", 50_000),
+        "image": ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                  "c32a1d4ab5d03f1284b67883e8d87530", 6),
+        "retrieval": ("https://storage.googleapis.com/long-range-arena/lra_release.gz", None, 3),
+    }  # fmt: skip
+    counts = dict(zip(("train", "eval", "test"), (147_086, 18_090, 17_437)))
+    assert fetch.AAN_LINES == {f"new_aan_pairs.{split}.tsv": n for split, n in counts.items()}
+    revision = "6cb133c44f406da743661488df9e977b87d98775"
+    assert fetch.AAN_URL == f"https://huggingface.co/datasets/OpenNLPLab/lra/resolve/{revision}/data/aan"
+    members = {  # as the archives name them -> what they become; None: not wanted
+        "text": {"aclImdb/train/pos/0_9.txt": "train/pos/0_9.txt", "aclImdb/train/unsup/0_0.txt": None,
+                 "aclImdb/test/neg/12499_1.txt": "test/neg/12499_1.txt", "aclImdb/test/urls_neg.txt": None},
+        "image": {"cifar-10-batches-bin/data_batch_5.bin": "data_batch_5.bin",
+                  "cifar-10-batches-bin/test_batch.bin": "test_batch.bin",
+                  "cifar-10-batches-bin/readme.html": None},
+        "retrieval": {"lra_release/lra_release/tsv_data/new_aan_pairs.eval.tsv": "new_aan_pairs.eval.tsv",
+                      "lra_release/aan/new_aan_pairs.eval.only_ids.tsv": None},
+    }  # fmt: skip
+    for name, expected in members.items():
+        for member, path in expected.items():
+            match = re.fullmatch(fetch.ARCHIVES[name].wanted, member)
+            assert (match and match[1]) == path, member
