@@ -704,6 +704,8 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_models_start_and_compute_as_they_always_did(name):
     """Training in progress and records must find the model that they began with."""
+    if name in ("s5", "lru") and torch.__version__ < (2, 12):
+        pytest.skip("older versions of torch draw truncated normals otherwise")
     model, (tokens, mask) = small_model(name).eval(), tokens_and_mask(40, 23)
     loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
     loss.backward()
@@ -903,6 +905,7 @@ def test_compiled_models_train_as_eager_ones(name, backend):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
 @pytest.mark.parametrize("name", ["gmlp", "s4d", "dlr"])
 def test_compiled_kernels_follow_sequences_of_several_lengths(name):
     """From the second length on the compiler takes the length as a symbol, of which torch 2.11 cannot compute

@@ -81,7 +81,7 @@ def test_offsets_into_the_tables_of_large_images_do_not_wrap(monkeypatch):
         def __getattr__(self, name):
             return getattr(np, name)
 
-    tab, asked = pathfinder.tables(64, 1), []
+    tab, asked = pathfinder.tables(128, 3), []
     monkeypatch.setattr(pathfinder, "np", Numpy1())
 
     class Windows:

@@ -1,0 +1,119 @@
+"""A GPU's training step without a GPU: every kind of cell forward, loss included, on fake CUDA tensors, which
+have shapes, types and a device but no numbers, under bf16 autocast. An operation between two devices, a
+question to the device (.item(), an `if`, nonzero), an FFT in bf16 or a loss that is not float32 fails."""
+
+import contextlib
+import copy
+import warnings
+
+import pytest
+import torch
+from conftest import exit_code
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import common
+import data
+import exp_kernels
+import exp_locality
+import exp_multitask
+import exp_positional
+import exp_range
+import exp_spt
+
+COMMANDS = [
+    (exp_locality, "--task text retrieval listops pathfinder --kernel 5", 4),
+    (exp_locality, "--task image --kernel 5 --norm-place post --augment none", 1),
+    (exp_multitask, "--task text --model all", 3),
+    (exp_multitask, "--task image --model all --augment none", 3),
+    (exp_kernels, "--task text --model all", 8),
+    (exp_positional, "--task listops --position all", 3),
+    (exp_range, "--task text --model all --stride random", 6),
+    (exp_spt, "--task text --model all --objective all", 10),
+    (exp_spt, "--task image --model all --objective all", 10),
+]
+
+
+class NoHalfFFT(TorchDispatchMode):
+    """cuFFT knows no bfloat16."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if "fft" in str(function):
+            assert args[0].dtype in (torch.float32, torch.complex64), f"{function} of {args[0].dtype}"
+        return function(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def cuda_autocast():
+    """As torch.autocast("cuda", torch.bfloat16), which refuses where there is no GPU."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
+
+
+def on_fake_gpu(mode, x):
+    """A tensor like x, of its strides, that seems to be on a GPU. Anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return FakeTensor(mode, torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta"), "cuda:0")
+
+
+def forward_on_fake_gpu(model, batch, loss_fn):
+    mode = FakeTensorMode()
+    model = copy.deepcopy(model)._apply(lambda x: on_fake_gpu(mode, x))
+    batch = batch._replace(**{name: on_fake_gpu(mode, x) for name, x in batch._asdict().items()})
+    with mode, NoHalfFFT(), cuda_autocast(), torch.no_grad():
+        loss, metrics = loss_fn(model, batch)
+    assert (loss.device.type, loss.dtype) == ("cuda", torch.float32) and "acc" in metrics
+    return loss
+
+
+@pytest.fixture
+def walked(monkeypatch):
+    """Trainings whose only step is a forward on a fake GPU. -> the models that took it"""
+    models = []
+
+    def train_step(model, optimizer, batch, loss_fn, hp, autocast, at, micro_batch=None):
+        if model not in models:
+            forward_on_fake_gpu(model, batch, loss_fn)
+            models.append(model)
+        common.add_up(at["totals"], {"loss": (1.0, 1), "acc": (0.0, 1)})
+
+    monkeypatch.setattr(common, "train_step", train_step)
+    monkeypatch.setattr(common, "evaluate", lambda *_: {"loss": 1.0, "acc": 0.0})
+    return models
+
+
+@pytest.mark.parametrize("script, words, least", COMMANDS, ids=lambda x: getattr(x, "__name__", str(x))[:40])
+def test_every_cell_walks_the_path_of_a_gpu(script, words, least, walked, tmp_path):
+    flags = "--smoke --epochs 1 --limit 16 --limit-test 8 --batch-size 16 --device cpu --amp off".split()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # no optimiser has stepped before the schedule
+        assert exit_code(script.main, *words.split(), *flags, "--out", tmp_path) == 0
+    assert len(walked) >= least
+
+
+FAULTS = {
+    "two devices": lambda x: (x + torch.ones(2, 2)).sum(),
+    "question": lambda x: x.sum() if x.sum() > 0 else -x.sum(),
+    "nonzero": lambda x: x[x > 0].sum(),
+    "fft": lambda x: torch.fft.rfft(x.bfloat16()).abs().sum().float(),
+    "loss": lambda x: x.sum().bfloat16(),
+}
+
+
+@pytest.mark.parametrize("fault", [None, *FAULTS])
+def test_the_check_sees_what_a_gpu_does_not_forgive(fault):
+    def loss_fn(model, batch):
+        logits = model(batch.tokens.float())
+        return FAULTS.get(fault, torch.sum)(logits), {"acc": (0, 1)}
+
+    batch = data.Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool), torch.ones(2))
+    with pytest.raises((AssertionError, RuntimeError)) if fault else contextlib.nullcontext():
+        forward_on_fake_gpu(torch.nn.Linear(3, 2), batch, loss_fn)
