@@ -338,7 +338,7 @@ def chunked_conv1d(x, weight, bias, groups=1):
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
-    kernel      K, odd: each position sees K // 2 neighbours on each side, with dilation every so manieth
+    kernel      K, odd: each position sees K // 2 neighbours on each side, dilation positions apart
     activation  name of a function of torch.nn.functional; the paper's is "relu"
     norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
@@ -499,16 +499,9 @@ class TransformerBlock(ResidualBlock):
     """
 
     def __init__(
-        self,
-        d_model,
-        d_ff,
-        activation="relu",
-        prenorm=True,
-        dropout=0.0,
-        norm="layer",
-        attention=None,
+        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", attention=None,
         **options,
-    ):
+    ):  # fmt: skip
         super().__init__(d_model, norm=None, prenorm=prenorm, dropout=dropout)
         self.activation = getattr(F, activation)
         self.norm1, self.norm2 = Norm(norm, d_model), Norm(norm, d_model)
@@ -1192,10 +1185,10 @@ class EMAAttentionBlock(TransformerBlock):
 
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
     direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout on both
-    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED
-    input, there is no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The
-    convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017,
-    MegaBlock's 1.07. Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED input, there is no
+    relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled by
+    1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
+    Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
     def __init__(self, d_model, d_ff, d_hidden, d_attention, dropout=0.0, **options):
@@ -1208,22 +1201,20 @@ class EMAAttentionBlock(TransformerBlock):
 
 # ------------------------------------------------------------------------------------------ decay, Mamba-2
 
-CHUNK = 64  # positions of a chunk of decayed_attention
-
 
 @full_precision
 def decayed_attention(x, b, c, log_a):
     """y_t = sum_s (c_t . b_s) x_s a_(s+1) ... a_t over s <= t and, where log_a has a second row a', over s >
-    t too, times a'_t ... a'_(s-1). No normaliser; s = t counts once. O(L (N + H) CHUNK + L N H).
+    t too, times a'_t ... a'_(s-1). No normaliser; s = t counts once. O(L T (N + h P) + L N h P).
 
     x (B, L, h, P), zero at padding, of h heads; b, c (B, L, N), for all heads; log_a (1 or 2, B or 1, L, h),
-    none above 0 -> (B, L, h, P), at least float32. Inside a chunk as attention, with the matrix of all
+    none above 0 -> (B, L, h, P), at least float32. Inside a chunk of T as attention, with the matrix of all
     products of decays; a state (N, h P) goes from chunk to chunk. Sources: Dao and Gu 2024, arXiv 2405.21060,
     Section 6; in both directions: Afzal et al. 2025, arXiv 2502.16249.
     """
-    L = x.shape[1]
     x, b, c, log_a = (at_least_float32(z) for z in (x, b, c, log_a))
-    T = min(CHUNK, L)
+    L = x.shape[1]
+    T = min(L, 32 if x.device.type == "cpu" else 128)  # a GPU waits for launches, two for each chunk
     x = F.pad(x, (0, 0, 0, 0, 0, -L % T)).unflatten(1, (-1, T))  # (B, chunks, T, h, P)
     b, c = (F.pad(z, (0, 0, 0, -L % T)).unflatten(1, (-1, T)) for z in (b, c))  # (B, chunks, T, N)
     log_a = F.pad(log_a, (0, 0, 0, -L % T)).unflatten(2, (-1, T))  # (rows, B or 1, chunks, T, h)
@@ -1282,8 +1273,11 @@ class DecayBlock(ResidualBlock):
         self.heads = 1 if decay == "none" else heads
         self.sizes = H, d_state, d_state, self.rows * heads if decay == "selective" else 0
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
-        dt = torch.logspace(math.log10(dt_min), math.log10(dt_max), heads).repeat(self.rows, 1)
-        self.dt_bias = None if decay == "none" else nn.Parameter(torch.log(torch.expm1(dt)))
+        if decay == "none":
+            self.register_buffer("dt_bias", torch.full((self.rows, 1), -torch.inf))  # softplus makes it 0
+        else:
+            dt = torch.logspace(math.log10(dt_min), math.log10(dt_max), heads).repeat(self.rows, 1)
+            self.dt_bias = nn.Parameter(torch.log(torch.expm1(dt)))
         self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
         self.norm_output = nn.RMSNorm(H, eps=1e-5)
         self.output_linear = nn.Linear(H, d_model, bias=False)
@@ -1294,12 +1288,8 @@ class DecayBlock(ResidualBlock):
 
     def attend(self, x, b, c, dt):
         """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, rows heads) or of no width -> as x."""
-        if self.dt_bias is None:
-            log_a = x.new_zeros(self.rows, 1, x.shape[1], self.heads)
-        else:
-            dt = at_least_float32(dt).unflatten(2, (self.rows, -1)).movedim(2, 0) if dt.shape[2] else 0.0
-            log_a = -F.softplus(dt + self.dt_bias[:, None, None])
-            log_a = log_a.expand(-1, -1, x.shape[1], -1)
+        dt = at_least_float32(dt).unflatten(2, (self.rows, -1)).movedim(2, 0) if dt.shape[2] else 0.0
+        log_a = -F.softplus(dt + self.dt_bias[:, None, None]).expand(-1, -1, x.shape[1], -1)
         x = x.unflatten(2, (self.heads, -1))
         y = decayed_attention(x, b, c, log_a).flatten(2)
         if self.b_bias is not None:  # (c . beta_p) is the same for all s
@@ -1465,7 +1455,7 @@ class SequenceModel(nn.Module):
     def compile(self, **options):
         """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
         stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel"):
+        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel", "decayed_attention"):
             globals()[name] = torch.compiler.disable(globals()[name])  # a decorator would import the compiler
         super().compile(**options)
 
