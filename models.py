@@ -1288,7 +1288,7 @@ class DecayBlock(ResidualBlock):
 
     def attend(self, x, b, c, dt):
         """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, rows heads) or of no width -> as x."""
-        dt = at_least_float32(dt).unflatten(2, (self.rows, -1)).movedim(2, 0) if dt.shape[2] else 0.0
+        dt = torch.stack(at_least_float32(dt).chunk(self.rows, 2)) if dt.shape[2] else 0.0
         log_a = -F.softplus(dt + self.dt_bias[:, None, None]).expand(-1, -1, x.shape[1], -1)
         x = x.unflatten(2, (self.heads, -1))
         y = decayed_attention(x, b, c, log_a).flatten(2)
