@@ -1,9 +1,8 @@
 """Every layer of the two papers, one sequence model around them, and its heads; needs torch, nothing else.
 
-Every block but attention mixes positions by a convolution: short (ConvBlock), long with an
-explicit kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU).
-One section for each family. To copy one out take the first two sections along; DLR, SGConv, free taps, S5 and
-LRU also need S4's, MEGA the Transformer's, and that the small kernels'.
+Positions are mixed by attention, with decay or without, or by a convolution: short (ConvBlock), long with
+a kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU). To copy
+a family out take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -218,8 +217,7 @@ def fft_size(minimum):
 def long_conv(u, k_fwd, k_bwd=None, skip=None):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + 1] + skip u_t, zero outside 0 .. L - 1.
 
-    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or (C, K), (C,) with C dividing H: channel h then uses kernel
-    h mod C. -> (B, H, L). O(H L log L).
+    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or C of them, channel h uses h mod C. -> as u. O(H L log L).
     """
     L = u.shape[2]
     k_fwd = k_fwd if k_fwd.shape[1] <= L else k_fwd[:, :L]
@@ -374,9 +372,8 @@ class ConvBlock(ResidualBlock):
 
     def taps(self, L):
         """A row for each pair of channels; tap K // 2 is lag 0. Between dilated taps lie zeros."""
-        weight = self.conv.weight.flatten(0, 1).unsqueeze(2)
+        weight, reach = self.conv.weight.flatten(0, 1).unsqueeze(2), self.conv.padding[0]
         weight = F.pad(weight, (0, self.conv.dilation[0] - 1)).flatten(1)
-        reach = self.conv.padding[0]
         past, future = weight[:, : reach + 1].flip(1), weight[:, reach + 1 : 2 * reach + 1]
         return [(past[:, :L], 0), (future[:, : L - 1], 1)]
 
@@ -442,8 +439,7 @@ class Attention(nn.Module):
             B). disable_half, base: see rotary_frequencies
     causal  position t attends to positions up to t
     window  None, or block-local attention for Path-X, see local_attention. O(L window D)
-    deviation: paper B's code starts q, k, v and o with one and the same matrix and lets its Transformer
-    attend to padding; both are accidents.
+    deviation: paper B's code starts q, k, v and o with one matrix and lets padding be attended to.
     """
 
     def __init__(
@@ -615,8 +611,7 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
 def cauchy_sum(V, size, circle):
     """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), size (H, n, 2), circle (3, 2 f) = [c^2, -4i s c, -4 s^2] -> (H, R, 2 f), both as f pairs
-    (real, imaginary).
+    V (H, R, n), size (H, n, 2), circle (3, 2 f) = [c^2, -4i s c, -4 s^2] -> (H, R, 2 f), f pairs (re, im).
     """
     denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
     cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
@@ -626,8 +621,7 @@ def cauchy_sum(V, size, circle):
 def dplr_table(L, dtype):
     """What dplr_kernel needs of its frequencies, theta = 2 pi k / L, k = 0 .. L / 2: c^2, -4i s c and -4 s^2
     of the denominators, then 2i s and -c, each times 2 e^(i theta / 2) for the result and times 2 c for
-    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost the kernel three
-    digits."""
+    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
     s, c = half.sin(), half.cos()
     sides = torch.stack([2 * torch.complex(c, s), 2 * c + 0j])
@@ -647,8 +641,7 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
         2 [R_CB - (1 + omega) R_CP R_BP* / (1 + (1 + omega) R_PP*)],
         R_xy = dt sum_j x_j y_j / (2 (1 - omega) - dt Lambda_j (1 + omega)),
     the published form (Cauchy kernel, Woodbury) multiplied through by 1 + omega, so that omega = -1 is no
-    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda and v = dt x y a pair of conjugate
-    poles makes
+    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda, v = dt x y conjugate poles make
         R = e^(i theta / 2) sum_j (2i s Re v_j - c Re(v_j z_j*)) / denominator_j
     with the denominators of cauchy_sum, x = |z|^2, y = Re z: all sums over j are real. O(Ch H n L).
     Source: Gu et al. 2021 (S4), Appendix C.
@@ -665,9 +658,8 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     # Few features at once: the (H, n, f) terms fit into a CPU's cache.
     terms = circle.shape[1] // 2 * len(P[0])  # of a feature
     once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // terms)
-    summed = cauchy_sum
-    if len(P) * terms > KEPT_TERMS:
-        summed = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
+    again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
+    summed = again if len(P) * terms > KEPT_TERMS else cauchy_sum
     sums = [summed(*part, circle) for part in zip(V.split(once), size.split(once))]
     sums = torch.cat(sums) if len(sums) > 1 else sums[0]
     sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
@@ -684,8 +676,7 @@ class S4Block(KernelBlock):
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h starts log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
-    C is stored as C (I - Abar^max_length). Both directions share all but C. Source: Gu et al. 2021;
-    state-spaces/s4, version 3.
+    C is stored as C (I - Abar^max_length), a row for each direction. Source: Gu et al. 2021; s4, version 3.
     """
 
     low_rank = True  # whether A has P
@@ -779,8 +770,7 @@ class SGConvBlock(KernelBlock):
     position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
                     constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
     kernel_lr       that of the taps, which decay
-    Taps are divided by the norm of the initial kernel over its full length, per row and feature: a buffer.
-    Source: Li et al. 2022; ctlllll/SGConv.
+    Taps are divided by the initial kernel's norm, over all lags. Source: Li et al. 2022; ctlllll/SGConv.
     """
 
     def __init__(self, d_model, kernel_dim=32, max_length=1024, position_decay=None, kernel_lr=1e-3, **block):
@@ -936,15 +926,13 @@ class S5Block(StateSpaceBlock):
     """S5: x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, zero-order hold, then a gate.
 
     d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
-    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
-                    sigma(W2 q)
+    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" GLU(W q)
     c_init          "lecun" or "trunc"; their scales differ by sqrt(H)
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the run's learning rate and decay ("BfastandCdecay") instead of ssm_lr and none
     dt_global       log_step at the run's learning rate instead of ssm_lr
     Source: Smith et al. 2022; lindermanlab/S5.
-    deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
-    recipe of the run.
+    deviation: the authors' code decays norms, biases, with dt_global log_step too; ours by the run's recipe.
     deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
     """
 
@@ -1069,9 +1057,8 @@ def attend_in_pieces(attend, q, k, v, mask):
 class MegaBlock(ResidualBlock):
     """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own norm.
 
-    m = EMA(x'), [u | z r | h] = W m, q and k = z times and plus learned vectors, v = SiLU(W_v x'),
-    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), where x' = norm(x) with prenorm; then
-    x + W2 SiLU(W1 norm(x)).
+    m = EMA(x'), x' = norm(x) or x, [u | z r | h] = W m, q, k = z times, plus vectors, v = SiLU(W_v x'),
+    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), then x + W2 SiLU(W1 norm(x)).
     d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
     max_length  longest sequence: the relative bias has a number for each distance
     causal      one-directional EMA, attention to the past only
@@ -1121,8 +1108,7 @@ class MegaBlock(ResidualBlock):
 
     def attend(self, q, k, v, mask, first):
         """Of the queries q (B, 1, rows, Z) at positions first, first + 1, ... to k (B, 1, L, Z), v (B, 1, L,
-        E) -> (B, 1, rows, E). The bias of query i and key j is number max_length - 1 + j - i of the vector: a
-        row's are a window of it."""
+        E) -> (B, 1, rows, E). The bias of query i and key j is number max_length - 1 + j - i of them."""
         rows, L = q.shape[2], k.shape[2]
         require_length(L, self.max_length, "MEGA was built")
         last = self.max_length - first - rows  # where the last row's window begins
@@ -1150,8 +1136,7 @@ class EMAAttention(nn.Module):
         super().__init__()
         self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
-        # deviation: the authors' factor follows each batch's length, ours max_length. Their two-sided kernel
-        # has 2 taps - 1 places.
+        # deviation: the authors' factor follows each batch's length, ours max_length. Both count all lags.
         scale = 2.0 ** (-math.ceil(math.log2(max_length + 2 * taps - 1)) / 2)
         self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale)
         with torch.no_grad():
@@ -1233,8 +1218,8 @@ def decayed_attention(x, b, c, log_a):
 
 
 def hand_on(left, decay, backwards):
-    """The state in which each chunk is reached: state_k = decay_(k-1) state_(k-1) + left_(k-1), or from the
-    end. left (B, chunks, N, h, P), decay (B or 1, chunks, 1, h, 1) -> as left."""
+    """state_k = decay_(k-1) state_(k-1) + left_(k-1), in which chunk k is reached, or the same from the end.
+    left (B, chunks, N, h, P), decay (B or 1, chunks, 1, h, 1) -> as left."""
     state, reached = torch.zeros_like(left[:, 0]), []
     chunks = list(zip(left.unbind(1), decay.unbind(1)))
     for added, kept in reversed(chunks) if backwards else chunks:
@@ -1245,7 +1230,7 @@ def hand_on(left, decay, backwards):
 
 class DecayBlock(ResidualBlock):
     """Attention with decay in one residual block: x + W_out RMS(y), y = decayed_attention(X, b, c, a), with
-    X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer, no gate.
+    X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer; causal: one row.
 
     decay     "none"       a = 1: linear attention, whose order of positions only `position` can tell
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
@@ -1254,10 +1239,8 @@ class DecayBlock(ResidualBlock):
     d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own
     dt_min/max  -log a of the heads starts evenly spread in between on a log scale; a head reaches 1 / dt
     b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
-    causal    one direction
-    dt does not decay. Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a
-    normaliser, here the RMS norm keeps the scale); Dao and Gu 2024 (Mamba-2), arXiv 2405.21060; Afzal et al.
-    2025 (LION, both directions), arXiv 2502.16249.
+    Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
+    RMS norm keeps the scale); Mamba-2, arXiv 2405.21060; LION (both directions), arXiv 2502.16249.
     """
 
     def __init__(
@@ -1267,9 +1250,7 @@ class DecayBlock(ResidualBlock):
         super().__init__(d_model, **residual)
         H, self.rows = d_hidden or d_model, 1 if causal else 2
         if decay not in ("none", "fixed", "selective") or H % heads:
-            raise ValueError(
-                f"decay is none, fixed or selective, and heads divide {H}; got {decay!r}, {heads}"
-            )
+            raise ValueError(f"decay is none, fixed or selective; heads divide {H}; got {decay!r}, {heads}")
         self.heads = 1 if decay == "none" else heads
         self.sizes = H, d_state, d_state, self.rows * heads if decay == "selective" else 0
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
@@ -1302,11 +1283,9 @@ class Mamba2Block(DecayBlock):
     """Selective decay inside Mamba-2's block: x + W_out RMS((y + D X) * SiLU(z)), where X, b and c have
     passed a depthwise convolution and SiLU, and the gate z is linear in norm(x).
 
-    expand, d_conv  H = expand D; taps, of lags 0, 1, ...: as published, so that causal changes the mixer
-                    alone. What follows a position comes through the second direction
+    expand, d_conv  H = expand D; taps, of lags 0, 1, ... as published: causal changes the mixer alone
     Others as in DecayBlock. Source: Dao and Gu 2024, arXiv 2405.21060, Section 7; state-spaces/mamba.
-    deviation: X is not multiplied by the step, which here differs between the directions, and the step's
-    factor A is 1: dt_max makes up for it.
+    deviation: X is not multiplied by the step, which here each direction has; its factor A is 1.
     """
 
     def __init__(self, d_model, expand=2, d_conv=4, **options):

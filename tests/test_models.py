@@ -707,12 +707,18 @@ GOLDEN = {
     "dlr": (621.50, 2.33651, 2.8553),
     "sgconv": (1494.50, 2.08259, 1.4780),
     "free": (487.46, 2.25386, 1.0836),
+    "decay-none": (544.46, 2.42113, 1.9526),
+    "decay-fixed": (601.67, 2.34996, 2.1929),
+    "decay-selective": (633.95, 2.26164, 2.4452),
+    "mamba2": (1060.38, 2.28396, 1.4998),
 }
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_models_start_and_compute_as_they_always_did(name):
     """Training in progress and records must find the model that they began with."""
+    if name in ("s5", "lru") and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        pytest.skip("torch below 2.12 draws truncated normals otherwise")
     model, (tokens, mask) = small_model(name).eval(), tokens_and_mask(40, 23)
     loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
     loss.backward()
