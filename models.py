@@ -1,9 +1,8 @@
 """Every layer of the two papers, one sequence model around them, and its heads; needs torch, nothing else.
 
-Every block but attention and minGRU mixes positions by a convolution: short (ConvBlock), long with an
-explicit kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU).
-One section for each family. To copy one out take the first two sections along; DLR, SGConv, free taps, S5 and
-LRU also need S4's, MEGA the Transformer's, and that the small kernels'.
+Positions are mixed by attention, with decay or without, or by a convolution: short (ConvBlock), long with
+a kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU). To copy
+a family out take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -218,8 +217,7 @@ def fft_size(minimum):
 def long_conv(u, k_fwd, k_bwd=None, skip=None):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + 1] + skip u_t, zero outside 0 .. L - 1.
 
-    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or (C, K), (C,) with C dividing H: channel h then uses kernel
-    h mod C. -> (B, H, L). O(H L log L).
+    u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or C of them, channel h uses h mod C. -> as u. O(H L log L).
     """
     L = u.shape[2]
     k_fwd = k_fwd if k_fwd.shape[1] <= L else k_fwd[:, :L]
@@ -316,86 +314,68 @@ def exponential_gain(z):
 
 
 def chunked_conv1d(x, weight, bias, groups=1):
-    """F.conv1d with "same" padding for a centred odd kernel that mixes channels, as chunks of short DFTs.
+    """F.conv1d with "same" padding for a centred odd kernel that mixes channels, by short FFTs.
 
-    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H). Overlap-save: windows of n positions, one
-    every S = n - K + 1, meet the kernel in the frequency domain, one C x H product per frequency. The DFTs
-    are matrix products too, because they then hand over the layout that the product reads. O(L C H n / S),
-    on a CPU a quarter of F.conv1d's time for K = 31. Under autocast in its type, as F.conv1d would be.
+    x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H) in at least float32. Overlap-save: windows
+    of n positions, one every S = n - K + 1, meet the kernel in the frequency domain, one C x H product for
+    each frequency; of the n sums S do not wrap around. On a CPU a quarter of F.conv1d's time for K = 31.
     """
-    dtype = torch.promote_types(torch.float32, x.dtype)
-    if torch.is_autocast_enabled(x.device.type) and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
-    x, weight = x.to(dtype), weight.to(dtype)
+    x, weight = at_least_float32(x), at_least_float32(weight)
     (B, L, _), (H, c, K) = x.shape, weight.shape
-    h = H // groups
-    n = max(64, 32 * math.ceil((2 * K + 2) / 32))
-    S, frequencies = n - K + 1, n // 2 + 1
+    n = fft_size(max(64, 3 * K))
+    S = n - K + 1
     M = math.ceil(L / S)  # windows per sequence
-    # Rows: real and imaginary part of each frequency. Angles in float64, or their error would grow with n.
-    f, t = (torch.arange(k, dtype=torch.float64, device=x.device) for k in (frequencies, n))
-    angle = torch.outer(f, t) * (2 * math.pi / n)
-    dft = torch.stack([angle.cos(), -angle.sin()], 1).view(2 * frequencies, n)
-    # Frequencies but the first and the last (n is even) stand for their mirror image as well.
-    twice = 2 - ((f == 0) | (f == n // 2)).to(f.dtype)
-    inverse = dft * (twice / n).repeat_interleave(2).unsqueeze(1)
-    inverse = inverse[:, K - 1 :].to(dtype)  # the S positions whose sum does not wrap around
-    dft = dft.to(dtype)
     windows = F.pad(x, (0, 0, K // 2, M * S + K - 1 - L - K // 2)).unfold(1, n, S)  # (B, M, C, n)
-    X = dft @ windows.permute(3, 0, 1, 2).reshape(n, -1)
-    X = X.view(frequencies, 2, B * M, groups, c).movedim(3, 1)
-    real, imag = X[:, :, 0], X[:, :, 1]
-    # Complex products as real ones: [Yr; Yi] = [[Xr, -Xi], [Xi, Xr]] [Wr; Wi].
-    X = torch.cat([torch.cat([real, -imag], 3), torch.cat([imag, real], 3)], 2).flatten(0, 1)
-    W = weight.view(groups, h, c, K).permute(3, 0, 2, 1).reshape(K, -1)
-    W = dft[:, :K].flip(1) @ W  # flipped: conv1d correlates, a DFT convolves
-    W = W.view(frequencies, 2, groups, c, h).movedim(2, 1).reshape(frequencies * groups, 2 * c, h)
-    Y = torch.bmm(X, W).view(frequencies, groups, 2, B * M, h).permute(0, 2, 3, 1, 4)
-    y = (inverse.T @ Y.reshape(2 * frequencies, -1)).view(S, B, M, H)
-    y = y.permute(1, 2, 0, 3).reshape(B, M * S, H)[:, :L]
-    return y + bias.to(dtype)
+    X = torch.fft.rfft(windows).flatten(0, 1).unflatten(1, (groups, c)).permute(3, 1, 0, 2)  # (f, g, B M, c)
+    W = torch.fft.rfft(weight, n).unflatten(0, (groups, -1)).permute(3, 0, 2, 1).conj()  # conv1d correlates
+    Y = (X @ W).permute(2, 1, 3, 0).reshape(B, M, H, -1)
+    y = torch.fft.irfft(Y, n)[..., :S].transpose(2, 3).reshape(B, M * S, H)
+    return y[:, :L] + bias
 
 
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
+    kernel      K, odd: each position sees K // 2 neighbours on each side, dilation positions apart
+    activation  name of a function of torch.nn.functional; the paper's is "relu"
     norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
                 "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
-    Each position sees K // 2 neighbours on each side; K is odd. O(L K D H / groups), less for long kernels on
-    a CPU. Sources: paper A, Section 8, Appendix A.2 and Table 7.
+    O(L K D H / groups), less for long kernels on a CPU. Sources: paper A, Section 8, Appendix A.2, Table 7.
     """
 
-    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
+    def __init__(
+        self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre", activation="relu",
+        dilation=1,
+    ):  # fmt: skip
         super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
         if kernel % 2 == 0 or norm_place not in ("pre", "post", "after"):
             raise ValueError(f"kernel is odd, norm_place pre, post or after; got {kernel}, {norm_place!r}")
-        self.norm_place = norm_place
-        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
+        self.norm_place, self.activation = norm_place, getattr(F, activation)
+        shape = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
+        self.conv = nn.Conv1d(d_model, d_hidden, kernel, **shape)
         self.linear = nn.Linear(d_hidden, d_model)
 
     def mix(self, z, mask):
+        (K,), (dilation,), groups = self.conv.kernel_size, self.conv.dilation, self.conv.groups
         # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        if z.device.type == "cpu" and self.conv.kernel_size[0] >= (7 if self.conv.groups <= 16 else 41):
-            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, self.conv.groups)
+        if z.device.type == "cpu" and dilation == 1 and K >= (7 if groups <= 16 else 41):
+            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
         else:
             # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
-            weight, padding = self.conv.weight.unsqueeze(2), (0, self.conv.padding[0])
-            z = F.conv2d(z.mT.unsqueeze(2), weight, self.conv.bias, padding=padding, groups=self.conv.groups)
+            place = dict(padding=(0, self.conv.padding[0]), dilation=(1, dilation), groups=groups)
+            z = F.conv2d(z.mT.unsqueeze(2), self.conv.weight.unsqueeze(2), self.conv.bias, **place)
             z = z.squeeze(2).mT  # (B, L, H)
         if self.norm_place == "after":
             z = self.norm(z, mask)
-        return self.linear(F.relu(z))
+        return self.linear(self.activation(z))
 
     def taps(self, L):
-        return taps_of_conv(self.conv, L)
-
-
-def taps_of_conv(conv, L):
-    """taps() of a centred nn.Conv1d, a row for each pair of channels; tap K // 2 is lag 0."""
-    weight = conv.weight.flatten(0, 1)
-    reach = weight.shape[1] // 2
-    return [(weight[:, : reach + 1].flip(1)[:, :L], 0), (weight[:, reach + 1 :][:, : L - 1], 1)]
+        """A row for each pair of channels; tap K // 2 is lag 0. Between dilated taps lie zeros."""
+        weight, reach = self.conv.weight.flatten(0, 1).unsqueeze(2), self.conv.padding[0]
+        weight = F.pad(weight, (0, self.conv.dilation[0] - 1)).flatten(1)
+        past, future = weight[:, : reach + 1].flip(1), weight[:, reach + 1 : 2 * reach + 1]
+        return [(past[:, :L], 0), (future[:, : L - 1], 1)]
 
 
 # ------------------------------------------------------------------------------------------ Transformer
@@ -437,53 +417,44 @@ def sinusoidal_positions(L, width):
     return torch.view_as_real(rotary_turns(L, torch.float64, width)).flip(-1).flatten(1)
 
 
-def keys_to_see(mask, rows=1, first=0, causal=False, band=None):
+def keys_to_see(mask, rows=1, first=0, causal=False):
     """Which of the keys, real where mask (B, L) is True, the queries at first, ..., first + rows - 1 may see:
-    (B or 1, 1, rows or 1, L) bool, or None for all. causal: keys up to the query; band: keys at most that far
-    away. A query without any key, at padding, sees all: some kernels answer no key with NaN."""
+    (B or 1, 1, rows or 1, L) bool, or None for all. causal: keys up to the query. A query without any key, at
+    padding, sees all: some kernels answer no key with NaN."""
     full = surely_full(mask)
-    if full and not causal and band is None:
+    if full and not causal:
         return None
     seen = (mask[:1] if full else mask).unsqueeze(1)
-    if causal or band is not None:
+    if causal:
         t = torch.arange(first, first + rows, device=mask.device)
-        lag = t.unsqueeze(1) - torch.arange(mask.shape[1], device=mask.device)
-        seen = seen & (lag >= 0) if causal else seen
-        seen = seen & (lag.abs() <= band) if band is not None else seen
+        seen = seen & (t.unsqueeze(1) >= torch.arange(mask.shape[1], device=mask.device))
     return (seen | ~seen.any(-1, keepdim=True)).unsqueeze(1)
 
 
 class Attention(nn.Module):
-    """Multi-head attention, by default softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
+    """Multi-head attention, softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
-    kind    "softmax", or "linear": see linear_attention, not causal
     rotary  None; "full": paper A's, over the full width before the split into heads, so that the first head
             turns fast and the last one slowly; "heads": the usual one, every head has all frequencies (paper
             B). disable_half, base: see rotary_frequencies
     causal  position t attends to positions up to t
     window  None, or block-local attention for Path-X, see local_attention. O(L window D)
-    band    None, or position t attends to t - band .. t + band; all scores are made, the others masked
-    deviation: paper B's code starts q, k, v and o with one and the same matrix and lets its Transformer
-    attend to padding; both are accidents.
+    deviation: paper B's code starts q, k, v and o with one matrix and lets padding be attended to.
     """
 
     def __init__(
-        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None,
-        kind="softmax", band=None,
-    ):  # fmt: skip
+        self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None
+    ):
         super().__init__()
-        if kind not in ("softmax", "linear") or rotary not in (None, "full", "heads"):
-            raise ValueError(f"no attention of kind {kind!r} with rotary {rotary!r}")
-        if kind == "linear" and (causal or window is not None or band is not None):
-            raise ValueError("linear attention sees the whole sequence: no causal, window or band")
+        if rotary not in (None, "full", "heads"):
+            raise ValueError(f'rotary must be None, "full" or "heads"; got {rotary!r}')
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
-        self.kind, self.band = kind, band
         self.frequencies = d_model // heads if rotary == "heads" else d_model, base, disable_half
         self.qkv_linear = nn.Linear(d_model, 3 * d_model)
         self.output_linear = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask):  # (B, L, D), (B, L) -> (B, L, D)
-        L, D = x.shape[1:]
+        D = x.shape[2]
         qk, v = self.qkv_linear(x).split((2 * D, D), -1)
         qk = qk.unflatten(-1, (2, D)).transpose(1, 2)  # (B, 2, L, D): q and k turn together
         if self.rotary == "full":
@@ -492,26 +463,13 @@ class Attention(nn.Module):
         if self.rotary == "heads":
             qk = rotate(qk, *self.frequencies)
         q, k = qk.unbind(1)  # as v (B, heads, L, D / heads)
-        if self.kind == "linear":
-            y = linear_attention(q, k, v, mask)
-        elif self.window is not None:
+        if self.window is not None:
             y = local_attention(q, k, v, mask, self.window, self.causal)
-        elif self.causal and self.band is None:  # padding is a suffix: no real position sees it
+        elif self.causal:  # padding is a suffix: no real position sees it
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            seen = keys_to_see(mask, L, causal=self.causal, band=self.band)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=keys_to_see(mask))
         return self.output_linear(y.transpose(1, 2).flatten(2))
-
-
-@full_precision
-def linear_attention(q, k, v, mask):
-    """y_t = sum_s f(q_t).f(k_s) v_s / sum_s f(q_t).f(k_s) with f = elu + 1, over valid s. O(L d^2). q, k, v
-    and the result (B, heads, L, d), mask (B, L) of valid keys. Source: Katharopoulos et al. 2020."""
-    q, k = (F.elu(at_least_float32(x)) + 1 for x in (q, k))
-    v = F.pad(at_least_float32(v), (0, 1), value=1.0)  # a column of ones makes the denominators
-    y = q @ ((k * mask[:, None, :, None]).mT @ v)
-    return y[..., :-1] / y[..., -1:].clamp(min=torch.finfo(y.dtype).tiny)  # an empty sequence has no key
 
 
 def local_attention(q, k, v, mask, block, causal=False):
@@ -531,15 +489,14 @@ class TransformerBlock(ResidualBlock):
     """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
-    conv        None, or taps of a centred convolution in front, each channel by itself: x + conv(LN(x))
     attention   a module to take the place of Attention, whose arguments are the **options
     Dropout on the residual branches, none inside the feed-forward layer, as in paper A's code.
     Sources: paper A, Table 5; paper B, Section 3.
     """
 
     def __init__(
-        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", conv=None,
-        attention=None, **options,
+        self, d_model, d_ff, activation="relu", prenorm=True, dropout=0.0, norm="layer", attention=None,
+        **options,
     ):  # fmt: skip
         super().__init__(d_model, norm=None, prenorm=prenorm, dropout=dropout)
         self.activation = getattr(F, activation)
@@ -547,20 +504,13 @@ class TransformerBlock(ResidualBlock):
         self.attention = attention or Attention(d_model, **options)
         self.input_linear = nn.Linear(d_model, d_ff)
         self.output_linear = nn.Linear(d_ff, d_model)
-        self.conv = conv and nn.Conv1d(d_model, d_model, conv, padding=conv // 2, groups=d_model)
-        self.norm_conv = conv and Norm(norm, d_model)
 
     def forward(self, x, mask):
-        if self.conv:
-            x = self.residual(x, mask, self.norm_conv, lambda z, mask: self.conv(zero_padding(z, mask).mT).mT)
         x = self.residual(x, mask, self.norm1, self.attention)
         return self.residual(x, mask, self.norm2, self.feed_forward)
 
     def feed_forward(self, x, mask):
         return self.output_linear(self.activation(self.input_linear(x)))
-
-    def taps(self, L):
-        return taps_of_conv(self.conv, L) if self.conv else []
 
 
 # ------------------------------------------------------------------------------------------ gMLP
@@ -661,8 +611,7 @@ def dplr_c_tilde(Lambda, P, C, dt, L):
 def cauchy_sum(V, size, circle):
     """out[h, r, k] = sum_j V[h, r, j] / (x[h, j] c_k^2 - 4 s_k^2 - 4i s_k c_k y[h, j]), size = [x, y].
 
-    V (H, R, n), size (H, n, 2), circle (3, 2 f) = [c^2, -4i s c, -4 s^2] -> (H, R, 2 f), both as f pairs
-    (real, imaginary).
+    V (H, R, n), size (H, n, 2), circle (3, 2 f) = [c^2, -4i s c, -4 s^2] -> (H, R, 2 f), f pairs (re, im).
     """
     denominator = torch.addmm(circle[2], size.flatten(0, 1), circle[:2]).unflatten(1, (-1, 2))
     cauchy = torch.view_as_real(torch.view_as_complex(denominator).reciprocal())
@@ -672,8 +621,7 @@ def cauchy_sum(V, size, circle):
 def dplr_table(L, dtype):
     """What dplr_kernel needs of its frequencies, theta = 2 pi k / L, k = 0 .. L / 2: c^2, -4i s c and -4 s^2
     of the denominators, then 2i s and -c, each times 2 e^(i theta / 2) for the result and times 2 c for
-    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost the kernel three
-    digits."""
+    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
     s, c = half.sin(), half.cos()
     sides = torch.stack([2 * torch.complex(c, s), 2 * c + 0j])
@@ -693,8 +641,7 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
         2 [R_CB - (1 + omega) R_CP R_BP* / (1 + (1 + omega) R_PP*)],
         R_xy = dt sum_j x_j y_j / (2 (1 - omega) - dt Lambda_j (1 + omega)),
     the published form (Cauchy kernel, Woodbury) multiplied through by 1 + omega, so that omega = -1 is no
-    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda and v = dt x y a pair of conjugate
-    poles makes
+    singularity. With s = sin(theta / 2), c = cos(theta / 2), z = dt Lambda, v = dt x y conjugate poles make
         R = e^(i theta / 2) sum_j (2i s Re v_j - c Re(v_j z_j*)) / denominator_j
     with the denominators of cauchy_sum, x = |z|^2, y = Re z: all sums over j are real. O(Ch H n L).
     Source: Gu et al. 2021 (S4), Appendix C.
@@ -711,9 +658,8 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     # Few features at once: the (H, n, f) terms fit into a CPU's cache.
     terms = circle.shape[1] // 2 * len(P[0])  # of a feature
     once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // terms)
-    summed = cauchy_sum
-    if len(P) * terms > KEPT_TERMS:
-        summed = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
+    again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
+    summed = again if len(P) * terms > KEPT_TERMS else cauchy_sum
     sums = [summed(*part, circle) for part in zip(V.split(once), size.split(once))]
     sums = torch.cat(sums) if len(sums) > 1 else sums[0]
     sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
@@ -730,8 +676,7 @@ class S4Block(KernelBlock):
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h starts log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
-    C is stored as C (I - Abar^max_length). Both directions share all but C. Source: Gu et al. 2021;
-    state-spaces/s4, version 3.
+    C is stored as C (I - Abar^max_length), a row for each direction. Source: Gu et al. 2021; s4, version 3.
     """
 
     low_rank = True  # whether A has P
@@ -825,8 +770,7 @@ class SGConvBlock(KernelBlock):
     position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
                     constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
     kernel_lr       that of the taps, which decay
-    Taps are divided by the norm of the initial kernel over its full length, per row and feature: a buffer.
-    Source: Li et al. 2022; ctlllll/SGConv.
+    Taps are divided by the initial kernel's norm, over all lags. Source: Li et al. 2022; ctlllll/SGConv.
     """
 
     def __init__(self, d_model, kernel_dim=32, max_length=1024, position_decay=None, kernel_lr=1e-3, **block):
@@ -982,15 +926,13 @@ class S5Block(StateSpaceBlock):
     """S5: x_t = Lbar x_(t-1) + Bbar u_t, y = 2 Re(C x) + D u, zero-order hold, then a gate.
 
     d_state         the paper's state size 2 P; P conjugate halves are stored, in `blocks` HiPPO-LegS blocks
-    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" (W1 q) *
-                    sigma(W2 q)
+    activation      q = GELU(y): "half_glu1" q * sigma(W q), "half_glu2" y * sigma(W q), "full_glu" GLU(W q)
     c_init          "lecun" or "trunc"; their scales differ by sqrt(H)
     clip_eigs       keep Re Lambda <= -1e-4
     fast_B          B at the run's learning rate and decay ("BfastandCdecay") instead of ssm_lr and none
     dt_global       log_step at the run's learning rate instead of ssm_lr
     Source: Smith et al. 2022; lindermanlab/S5.
-    deviation: the authors' code decays norms, biases and with dt_global log_step too; ours leaves that to the
-    recipe of the run.
+    deviation: the authors' code decays norms, biases, with dt_global log_step too; ours by the run's recipe.
     deviation: their linear encoder of one-hot tokens starts 4 to 16 times smaller than our N(0, 1) embedding.
     """
 
@@ -1115,29 +1057,24 @@ def attend_in_pieces(attend, q, k, v, mask):
 class MegaBlock(ResidualBlock):
     """MEGA: moving-average-equipped gated attention, then a feed-forward layer, each with its own norm.
 
-    m = EMA(x'), [u | z r | h] = W m, q and k = z times and plus learned vectors, v = SiLU(W_v x'),
-    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), where x' = norm(x) with prenorm; then
-    x + W2 SiLU(W1 norm(x)).
+    m = EMA(x'), x' = norm(x) or x, [u | z r | h] = W m, q, k = z times, plus vectors, v = SiLU(W_v x'),
+    x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), then x + W2 SiLU(W1 norm(x)).
     d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
-    attention   "softmax", or "laplace": (1 + erf((s - mu) / (sigma sqrt 2))) / 2, s = q k^T / number of keys
-    max_length  of the relative bias, a number per distance; chunk takes its place if given
-    chunk       None, or attention in chunks of this length that do not see each other
+    max_length  longest sequence: the relative bias has a number for each distance
     causal      one-directional EMA, attention to the past only
-    ema         False: m = x', a gated attention unit (Hua et al. 2022) without any convolution
     ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
-    O(L^2 (Z + E)), O(L chunk (Z + E)) with chunks. Source: Ma et al. 2022; facebookresearch/mega.
+    O(L^2 (Z + E)). Source: Ma et al. 2022; facebookresearch/mega. Attention is softmax, as in paper A.
     """
 
     def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, attention="softmax", chunk=None,
-        truncation=None, causal=False, norm="layer", prenorm=False, dropout=0.0, ema=True,
+        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None, causal=False,
+        norm="layer", prenorm=False, dropout=0.0,
     ):  # fmt: skip
         super().__init__(d_model, norm, prenorm=prenorm, dropout=dropout)
         D, E, Z = d_model, d_hidden, d_attention
-        self.sizes, self.attention, self.chunk, self.causal = (D, Z, E, D), attention, chunk, causal
-        self.max_length = chunk or max_length
+        self.sizes, self.causal, self.max_length = (D, Z, E, D), causal, max_length
         self.norm_ff = Norm(norm, D)
-        self.ema = DampedEMA(D, ema_dim, causal, truncation) if ema else None
+        self.ema = DampedEMA(D, ema_dim, causal, truncation)
         self.value_linear = nn.Linear(D, E)
         self.ema_linear = nn.Linear(D, sum(self.sizes))
         self.update_linear = nn.Linear(E, D)
@@ -1158,45 +1095,31 @@ class MegaBlock(ResidualBlock):
     def gated_attention(self, x, mask):
         z = self.norm(x, mask) if self.norm_place == "pre" else x
         v = F.silu(self.value_linear(z))
-        m = self.drop(self.ema(zero_padding(z, mask)) if self.ema else z)
+        m = self.drop(self.ema(zero_padding(z, mask)))
         update, shared, h = self.ema_linear(m).split((x.shape[2], sum(self.sizes[1:3]), x.shape[2]), -1)
         shared, reset = F.silu(shared).split(self.sizes[1:3], -1)
         qk = torch.addcmul(self.query_key_bias, shared.unsqueeze(2), self.query_key_scale)
-        q, k = qk.to(v.dtype).unbind(2)
-        h = F.silu(h + self.update_linear(self.attend(q, k, v, mask) * reset))
+        q, k = qk.to(v.dtype).transpose(1, 2).split(1, 1)  # (B, 1, L, Z), of one head
+        o = attend_in_pieces(self.attend, q, k, v.unsqueeze(1), mask).squeeze(1)
+        h = F.silu(h + self.update_linear(o * reset))
         # The gate moves the residual itself, not its normalised form.
         x = torch.lerp(x, self.drop(h).to(x.dtype), torch.sigmoid(update).to(x.dtype))
         return x if self.norm_place == "pre" else self.norm(x, mask)
 
-    def attend(self, q, k, v, mask):
-        """Single-head attention of q, k (B, L, Z), v (B, L, E) with valid keys (B, L) -> (B, L, E)."""
-        B, L, _ = q.shape
-        if self.chunk:
-            pad = -L % self.chunk
-            q, k, v = (F.pad(x, (0, 0, 0, pad)).reshape(-1, self.chunk, x.shape[2]) for x in (q, k, v))
-            mask = F.pad(mask, (0, pad)).reshape(-1, self.chunk)
-        y = attend_in_pieces(self.attend_rows, *(x.unsqueeze(1) for x in (q, k, v)), mask)
-        return y.reshape(B, -1, y.shape[-1])[:, :L]
-
-    def attend_rows(self, q, k, v, mask, first):
-        """attend() for the queries q (B, 1, rows, Z) at positions first, first + 1, ... The bias of query i
-        and key j is number max_length - 1 + j - i of the vector: a row's are a window of it."""
+    def attend(self, q, k, v, mask, first):
+        """Of the queries q (B, 1, rows, Z) at positions first, first + 1, ... to k (B, 1, L, Z), v (B, 1, L,
+        E) -> (B, 1, rows, E). The bias of query i and key j is number max_length - 1 + j - i of them."""
         rows, L = q.shape[2], k.shape[2]
         require_length(L, self.max_length, "MEGA was built")
         last = self.max_length - first - rows  # where the last row's window begins
         bias = self.relative_bias[last : last + rows + L - 1].unfold(0, L, 1).flip(0)
         seen = keys_to_see(mask, rows, first, self.causal)
-        if self.attention == "softmax":
-            bias = bias.to(v.dtype)
-            bias = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        seen = torch.ones(1, L, dtype=torch.bool, device=q.device) if seen is None else seen
-        scores = at_least_float32(q @ k.mT) / seen.sum(-1, keepdim=True) + bias
-        weights = 0.5 * (1 + torch.erf((scores - math.sqrt(0.5)) * math.sqrt(2 * math.pi)))
-        return (weights * seen).to(v.dtype) @ v
+        bias = bias.to(v.dtype)
+        bias = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
     def taps(self, L):
-        return [(taps, 0) for taps in self.ema.kernel(L).split(self.sizes[0])] if self.ema else []
+        return [(taps, 0) for taps in self.ema.kernel(L).split(self.sizes[0])]
 
 
 class EMAAttention(nn.Module):
@@ -1213,8 +1136,7 @@ class EMAAttention(nn.Module):
         super().__init__()
         self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
-        # deviation: the authors' factor follows each batch's length, ours max_length. Their two-sided kernel
-        # has 2 taps - 1 places.
+        # deviation: the authors' factor follows each batch's length, ours max_length. Both count all lags.
         scale = 2.0 ** (-math.ceil(math.log2(max_length + 2 * taps - 1)) / 2)
         self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale)
         with torch.no_grad():
@@ -1248,10 +1170,10 @@ class EMAAttentionBlock(TransformerBlock):
 
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
     direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout on both
-    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED
-    input, there is no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The
-    convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017,
-    MegaBlock's 1.07. Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
+    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED input, there is no
+    relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled by
+    1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
+    Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
     def __init__(self, d_model, d_ff, d_hidden, d_attention, dropout=0.0, **options):
@@ -1262,65 +1184,125 @@ class EMAAttentionBlock(TransformerBlock):
         return [(taps, 0) for taps in self.attention.ema.kernel(L).chunk(2)]
 
 
-# ------------------------------------------------------------------------------------------ minGRU
+# ------------------------------------------------------------------------------------------ decay, Mamba-2
 
 
-class LinearScan(torch.autograd.Function):
-    """x_t = a_t x_(t-1) + b_t along axis 1, x_(-1) = 0; a, b (B, L, H) -> (B, L, H). O(B L H). The gradient
-    of b is the same recurrence from the end: g_t = grad_t + a_(t+1) g_(t+1)."""
+@full_precision
+def decayed_attention(x, b, c, log_a):
+    """y_t = sum_s (c_t . b_s) x_s a_(s+1) ... a_t over s <= t and, where log_a has a second row a', over s >
+    t too, times a'_t ... a'_(s-1). No normaliser; s = t counts once. O(L T (N + h P) + L N h P).
 
-    @staticmethod
-    def forward(ctx, a, b):
-        x = join_in_pairs(a, b)
-        ctx.save_for_backward(a, x)
-        return x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        a, x = ctx.saved_tensors
-        a = F.pad(a.flip(1)[:, :-1], (0, 0, 1, 0))
-        grad = join_in_pairs(a, grad.flip(1)).flip(1)
-        return grad * F.pad(x[:, :-1], (0, 0, 1, 0)), grad
-
-
-def join_in_pairs(a, b):
-    """LinearScan in log2(L) rounds. Neighbours are joined: x_(2i+1) = (a_(2i+1) a_2i) x_(2i-1) +
-    (a_(2i+1) b_2i + b_(2i+1)) is the same recurrence at half the length."""
-    L = a.shape[1]
-    if L == 1:
-        return b
-    if L % 2:
-        a, b = F.pad(a, (0, 0, 0, 1)), F.pad(b, (0, 0, 0, 1))
-    (a_even, a_odd), (b_even, b_odd) = (z.unflatten(1, (-1, 2)).unbind(2) for z in (a, b))
-    odd = join_in_pairs(a_even * a_odd, torch.addcmul(b_odd, a_odd, b_even))
-    even = torch.addcmul(b_even, a_even, F.pad(odd[:, :-1], (0, 0, 1, 0)))
-    return torch.stack([even, odd], 2).flatten(1, 2)[:, :L]
+    x (B, L, h, P), zero at padding, of h heads; b, c (B, L, N), for all heads; log_a (1 or 2, B or 1, L, h),
+    none above 0 -> (B, L, h, P), at least float32. Inside a chunk of T as attention, with the matrix of all
+    products of decays; a state (N, h P) goes from chunk to chunk. Sources: Dao and Gu 2024, arXiv 2405.21060,
+    Section 6; in both directions: Afzal et al. 2025, arXiv 2502.16249.
+    """
+    x, b, c, log_a = (at_least_float32(z) for z in (x, b, c, log_a))
+    L = x.shape[1]
+    T = min(L, 32 if x.device.type == "cpu" else 128)  # a GPU waits for launches, two for each chunk
+    x = F.pad(x, (0, 0, 0, 0, 0, -L % T)).unflatten(1, (-1, T))  # (B, chunks, T, h, P)
+    b, c = (F.pad(z, (0, 0, 0, -L % T)).unflatten(1, (-1, T)) for z in (b, c))  # (B, chunks, T, N)
+    log_a = F.pad(log_a, (0, 0, 0, -L % T)).unflatten(2, (-1, T))  # (rows, B or 1, chunks, T, h)
+    # From the start of the chunk up to t, and from t up to its end: their differences are the products above.
+    sums = [log_a[0].cumsum(2), *(row.flip(2).cumsum(2).flip(2) for row in log_a[1:])]
+    lags = [z.mT.unsqueeze(4) - z.mT.unsqueeze(3) for z in sums]  # (B or 1, chunks, h, t, s)
+    past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
+    decay = torch.where(past, lags[0], lags[1] if len(lags) == 2 else -torch.inf).exp()
+    y = ((c @ b.mT).unsqueeze(2) * decay @ x.transpose(2, 3)).transpose(2, 3)
+    for backwards, z in enumerate(sums if x.shape[1] > 1 else ()):
+        whole = z[:, :, :1] if backwards else z[:, :, -1:]
+        left = b.mT @ ((whole - z).exp().unsqueeze(4) * x).flatten(3)  # what each chunk leaves behind
+        state = hand_on(left.unflatten(3, x.shape[3:]), whole.exp().unsqueeze(4), backwards)
+        y = y + z.exp().unsqueeze(4) * (c @ state.flatten(3)).unflatten(3, x.shape[3:])
+    return y.flatten(1, 2)[:, :L]
 
 
-class MinGRUBlock(ResidualBlock):
-    """minGRU in both directions: h_t = (1 - z_t) h_(t-1) + z_t c_t, z = sigma(W_z x), c = W_c x, then
-    GLU(W GELU([h forward; h backward])). O(L D H).
+def hand_on(left, decay, backwards):
+    """state_k = decay_(k-1) state_(k-1) + left_(k-1), in which chunk k is reached, or the same from the end.
+    left (B, chunks, N, h, P), decay (B or 1, chunks, 1, h, 1) -> as left."""
+    state, reached = torch.zeros_like(left[:, 0]), []
+    chunks = list(zip(left.unbind(1), decay.unbind(1)))
+    for added, kept in reversed(chunks) if backwards else chunks:
+        reached.append(state)
+        state = torch.addcmul(added, kept, state)
+    return torch.stack(reached[::-1] if backwards else reached, 1)
 
-    d_hidden is H, the width of h in each direction, each with maps of its own; causal: forward only.
-    Source: Feng et al. 2024 ("Were RNNs All We Needed?").
+
+class DecayBlock(ResidualBlock):
+    """Attention with decay in one residual block: x + W_out RMS(y), y = decayed_attention(X, b, c, a), with
+    X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer; causal: one row.
+
+    decay     "none"       a = 1: linear attention, whose order of positions only `position` can tell
+              "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
+              "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
+    d_state   N, width of b and c, which all heads and both directions share
+    d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own
+    dt_min/max  -log a of the heads starts evenly spread in between on a log scale; a head reaches 1 / dt
+    b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
+    Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
+    RMS norm keeps the scale); Mamba-2, arXiv 2405.21060; LION (both directions), arXiv 2502.16249.
     """
 
-    def __init__(self, d_model, d_hidden=256, causal=False, **residual):
+    def __init__(
+        self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, dt_min=0.001, dt_max=1.0,
+        b_bias=False, causal=False, **residual,
+    ):  # fmt: skip
         super().__init__(d_model, **residual)
-        self.rows, self.d_hidden = 1 if causal else 2, d_hidden
-        self.input_linear = nn.Linear(d_model, 2 * self.rows * d_hidden)
-        self.output_linear = nn.Linear(self.rows * d_hidden, 2 * d_model)
+        H, self.rows = d_hidden or d_model, 1 if causal else 2
+        if decay not in ("none", "fixed", "selective") or H % heads:
+            raise ValueError(f"decay is none, fixed or selective; heads divide {H}; got {decay!r}, {heads}")
+        self.heads = 1 if decay == "none" else heads
+        self.sizes = H, d_state, d_state, self.rows * heads if decay == "selective" else 0
+        self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
+        if decay == "none":
+            self.register_buffer("dt_bias", torch.full((self.rows, 1), -torch.inf))  # softplus makes it 0
+        else:
+            dt = torch.logspace(math.log10(dt_min), math.log10(dt_max), heads).repeat(self.rows, 1)
+            self.dt_bias = nn.Parameter(torch.log(torch.expm1(dt)))
+        self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
+        self.norm_output = nn.RMSNorm(H, eps=1e-5)
+        self.output_linear = nn.Linear(H, d_model, bias=False)
 
-    def mix(self, x, mask):
-        z, c = at_least_float32(self.input_linear(x)).chunk(2, -1)
-        z = zero_padding(torch.sigmoid(z), mask)  # closed at padding, which the way back meets first
-        h = self.turned(LinearScan.apply(self.turned(1 - z), self.turned(z * c)))
-        return F.glu(self.output_linear(self.drop(F.gelu(h))))
+    def mix(self, u, mask):
+        x, b, c, dt = self.input_linear(u).split(self.sizes, -1)
+        return self.output_linear(self.norm_output(self.attend(x, b, c, dt)))
 
-    def turned(self, x):
-        """The second half of the channels, those of the way back, from the end to the beginning."""
-        return torch.cat([x[..., : self.d_hidden], x[..., self.d_hidden :].flip(1)], -1)
+    def attend(self, x, b, c, dt):
+        """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, rows heads) or of no width -> as x."""
+        dt = torch.stack(at_least_float32(dt).chunk(self.rows, 2)) if dt.shape[2] else 0.0
+        log_a = -F.softplus(dt + self.dt_bias[:, None, None]).expand(-1, -1, x.shape[1], -1)
+        x = x.unflatten(2, (self.heads, -1))
+        y = decayed_attention(x, b, c, log_a).flatten(2)
+        if self.b_bias is not None:  # (c . beta_p) is the same for all s
+            one = x.new_ones(*x.shape[:2], 1)
+            y = y + (at_least_float32(c) @ self.b_bias) * decayed_attention(x, one, one, log_a).flatten(2)
+        return y
+
+
+class Mamba2Block(DecayBlock):
+    """Selective decay inside Mamba-2's block: x + W_out RMS((y + D X) * SiLU(z)), where X, b and c have
+    passed a depthwise convolution and SiLU, and the gate z is linear in norm(x).
+
+    expand, d_conv  H = expand D; taps, of lags 0, 1, ... as published: causal changes the mixer alone
+    Others as in DecayBlock. Source: Dao and Gu 2024, arXiv 2405.21060, Section 7; state-spaces/mamba.
+    deviation: X is not multiplied by the step, which here each direction has; its factor A is 1.
+    """
+
+    def __init__(self, d_model, expand=2, d_conv=4, **options):
+        super().__init__(d_model, "selective", d_hidden=expand * d_model, **options)
+        H, N = self.sizes[:2]
+        self.gate_linear = nn.Linear(d_model, H, bias=False)
+        self.conv = nn.Conv1d(H + 2 * N, H + 2 * N, d_conv, padding=d_conv - 1, groups=H + 2 * N)
+        self.skip_weight = nn.Parameter(torch.ones(H))
+
+    def mix(self, u, mask):
+        H, N, _, rates = self.sizes
+        xbc, dt = self.input_linear(u).split((H + 2 * N, rates), -1)
+        xbc = F.silu(self.conv(xbc.mT)[..., : u.shape[1]].mT)
+        x, b, c = xbc.split(self.sizes[:3], -1)
+        x = zero_padding(x, mask)  # the convolution has a bias
+        y = torch.addcmul(self.attend(x, b, c, dt), x, self.skip_weight)
+        return self.output_linear(self.norm_output(y * F.silu(self.gate_linear(u))))
 
 
 # ------------------------------------------------------------------------------------------ the model
@@ -1328,7 +1310,10 @@ class MinGRUBlock(ResidualBlock):
 BLOCKS = {
     "conv": ConvBlock, "transformer": TransformerBlock, "gmlp": GMLPBlock, "mega": MegaBlock,
     "ema-attention": EMAAttentionBlock, "s4": S4Block, "s4d": S4DBlock, "s5": S5Block, "lru": LRUBlock,
-    "dlr": DLRBlock, "sgconv": SGConvBlock, "free": FreeBlock, "mingru": MinGRUBlock,
+    "dlr": DLRBlock, "sgconv": SGConvBlock, "free": FreeBlock,
+    "decay-none": functools.partial(DecayBlock, decay="none"),
+    "decay-fixed": functools.partial(DecayBlock, decay="fixed"),
+    "decay-selective": functools.partial(DecayBlock, decay="selective"), "mamba2": Mamba2Block,
 }  # fmt: skip
 
 # How the vectors (B, 2, D) of two documents become one: paper A, paper B.
@@ -1450,7 +1435,7 @@ class SequenceModel(nn.Module):
     def compile(self, **options):
         """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
         stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel"):
+        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel", "decayed_attention"):
             globals()[name] = torch.compiler.disable(globals()[name])  # a decorator would import the compiler
         super().compile(**options)
 
