@@ -160,8 +160,8 @@ TABLE_FREE = dict(
     ),
     train=TRAIN_S4,
 )
-# Not in the paper, either: attention with decay. Sizes are S4's, rates our choice. Without decay a block does not
-# know the order of its positions: the bare rows get sinusoidal ones.
+# Not in the paper, either: attention with decay. Sizes are S4's, rates our choice. Without decay a block does
+# not know the order of its positions: the bare rows get sinusoidal ones.
 TABLE_DECAY = dict(
     model=dict(
         depth        = (     8,      6,      6,      6,      6),

@@ -574,10 +574,10 @@ def test_report(tmp_path, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = [re.sub(" +", " ", text) for text in capsys.readouterr().out.splitlines()]
-    wanted = """Transformer, causal SPT | 50.00 (1) | — | 1 min | 76.00
+    wanted = """Transformer, causal SPT | 50.00 (1) | — | 60 s | 76.00
     Transformer, causal SPT | 50.00 | — | 81.81
-    S4, masked SPT | 81.25 (1) | — | 1 min | 87.11
-    S4, masked SPT, 60% SPT | 62.00 (1) | — | 1 min
+    S4, masked SPT | 81.25 (1) | — | 60 s | 87.11
+    S4, masked SPT, 60% SPT | 62.00 (1) | — | 60 s
     S4, masked SPT, max | 66.00 (1)
     DLR, masked SPT | — | — | 83.40
     Text | S4, masked SPT; 16 epochs | 50.0 | 25.0 | accuracy of restored symbols"""
