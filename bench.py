@@ -77,7 +77,8 @@ def stand_in(name, examples, recipe):
         offsets = np.concatenate([[0], lengths.cumsum()])
         tokens = draw.integers(0, 256, offsets[-1], dtype=np.uint8)
     label = torch.zeros(examples, dtype=torch.int64)
-    return replace(task, train=data.Split(torch.from_numpy(tokens), torch.from_numpy(offsets), label))
+    train = data.Split(torch.from_numpy(tokens), torch.from_numpy(offsets), label)
+    return replace(task, train=train, rgb=None)  # other processes augment, while the step computes
 
 
 def sample(task, plan, n):
@@ -124,6 +125,7 @@ def measure_step(model, name, args):
         network.one_length = task.one_length
         network.compile(mode=args.compile)
     common.reset_peak(device)
+    common.keep_pages(device)
     if args.compile or device.type != "cpu":  # every shape once more, as it will be timed
         train(chosen)
     synchronize, seconds = getattr(torch, device.type).synchronize, []
