@@ -8,8 +8,6 @@ line a row.
 `step` takes the cell's own recipe and model and the step of common.fit. The examples are random, of the
 task's lengths, in batches evenly spaced by length. The fastest of three rounds counts. On a CPU choose cells.
 
-    launches  operations sent to the device: a GPU waits about 5 microseconds
-              for each; forward pass and loss, backward pass, optimiser
     ms, ex/s  of a step, its batch included; examples a second
     hours     of the whole cell; a batch evaluated counts as a third of a step
 
@@ -33,7 +31,6 @@ import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import common
 import data
@@ -44,24 +41,33 @@ import listops
 import models
 import records
 
-CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.TABLE1}
+CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.KERNELS}
 MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.PRINTED)
+FULL = argparse.Namespace(mini=False, no_techniques=False)  # what common.table_recipe reads of the flags
 # Training, validation and test examples that the hours are for.
 SIZES = {"image": (45_000, 5_000, 10_000), "pathfinder": (480_000, 20_000, 20_000)}
 SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval", "listops")}
 
 
 def recipe(model, name):
+    """The paper's recipe of a cell."""
+    tables = {conv: (exp_locality.TABLE7, exp_locality.TASKS7) for conv in CONV}
+    tables |= exp_multitask.TABLES | exp_kernels.TABLES
+    found = common.table_recipe(FULL, name, model, tables[model], None, {})
     if model in CONV:
-        return {"block": "conv"} | exp_locality.recipe(name, kernel=CONV[model])
-    script = exp_kernels if model in exp_kernels.PRINTED else exp_multitask
-    return script.recipe(model, name)
+        found["model"]["kernel"] = CONV[model]
+    return found
 
 
-def stand_in(name, examples, hp):
+def empty_task(name, recipe):
+    """The smoke stand-in of a task, with the techniques of a recipe."""
+    flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=None, smoke=True, mini=False)
+    return data.load_for(flags, name, recipe, seed=0)
+
+
+def stand_in(name, examples, recipe):
     """A task of that many random examples whose lengths are those of the real one."""
-    denoise = hp["technique"] == "denoising"
-    task, draw = data.load(name, "", smoke=True, augment="none", denoise=denoise), np.random.default_rng(0)
+    task, draw = empty_task(name, recipe), np.random.default_rng(0)
     if name == "listops":
         tokens, offsets, _ = listops.generate_listops(examples, seed=0)
     else:
@@ -87,31 +93,6 @@ def sample(task, plan, n):
 # ------------------------------------------------------------------------------------------ step
 
 
-class Launches(TorchDispatchMode):
-    """Counts the operations that reach the device. A view, memory without content or a question about a
-    type launches nothing."""
-
-    count = 0
-    nothing = "_unsafe_view", "detach", "empty", "promote_types"
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += not (function.is_view or any(word in str(function) for word in self.nothing))
-        return function(*args, **(kwargs or {}))
-
-
-def count_launches(network, optimizer, batch, autocast):
-    """[forward and loss, backward, optimiser]: operations of one step."""
-    optimizer.zero_grad(set_to_none=True)  # as train_step does: gradients are not added to old ones
-    with Launches() as mode:
-        with autocast:
-            loss, _ = common.multitask_loss(network, batch)
-        forward = mode.count
-        loss.backward()
-        backward = mode.count - forward
-        optimizer.step()
-    return [forward, backward, mode.count - forward - backward]
-
-
 def projected_steps(name, hp):
     """Of a whole cell; a third of a step for each batch of validation (every epoch) and test (twice)."""
     train, val, test = SIZES[name]
@@ -121,14 +102,14 @@ def projected_steps(name, hp):
 
 def measure_step(model, name, args):
     """The row of one cell."""
-    device, hp = common.resolve_device(args.device), recipe(model, name)
-    autocast = common.autocast_on(device, args.amp)
+    device, cell = common.resolve_device(args.device), recipe(model, name)
     if args.smoke:
-        hp |= {row: value for row, value in exp_multitask.SMOKE.items() if row in hp}
-    task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], hp).to(device)
+        cell = common.changed(cell, exp_multitask.SMOKE)
+    hp, autocast = cell["train"], common.autocast_on(device, args.amp)
+    task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], cell).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
-    network = exp_multitask.build(task, hp).to(device).train()
+    network = exp_multitask.build(task, cell).to(device).train()
     optimizer = common.make_optimizer(network, hp)
     plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
@@ -139,7 +120,6 @@ def measure_step(model, name, args):
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
 
     train([longest])  # memory is allocated, the optimiser has its state
-    launches = count_launches(network, optimizer, next(task.training_batches(chosen, noise, 0)), autocast)
     if args.compile:
         network.one_length = task.one_length
         network.compile(mode=args.compile)
@@ -154,8 +134,8 @@ def measure_step(model, name, args):
         synchronize()
         seconds.append(time.perf_counter() - start)
     ms = 1000 * min(seconds) / len(chosen)
-    row = {"batch": hp["batch_size"], "launches": " + ".join(map(str, launches))}
-    row |= {"ms": ms, "ex/s": 1000 * hp["batch_size"] / ms, "peak GB": common.peak_gb(device)}
+    row = {"batch": hp["batch_size"], "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
+    row |= {"peak GB": common.peak_gb(device)}
     return row | {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
 
 
@@ -208,15 +188,18 @@ def largest_part(card, state, kept_by, batch_size, splittable):
 
 def count_memory(model, name, args):
     """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute."""
-    hp = recipe(model, name)
-    as_on_a_gpu = dict(chunked_conv1d=conv1d, surely_full=lambda mask: False, MOST_SCORES={})
-    with mock.patch.multiple(models, **as_on_a_gpu):
-        task = data.load(name, "", augment="none", denoise=hp["technique"] == "denoising", smoke=True)
-        network = exp_multitask.build(task, hp)
+    cell = recipe(model, name)
+    batch_size, as_on_a_gpu = (
+        cell["train"]["batch_size"],
+        dict(surely_full=lambda mask: False, MOST_SCORES={}),
+    )
+    with mock.patch.multiple(models, chunked_conv1d=conv1d, **as_on_a_gpu):
+        task = empty_task(name, cell)
+        network = exp_multitask.build(task, cell)
         kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
         state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-        asked = state, kept_by, hp["batch_size"], not common.batch_norms(network)
-        row = {"batch": hp["batch_size"], "state GB": state / 1e9, "kept GB": kept_by(hp["batch_size"]) / 1e9}
+        asked = state, kept_by, batch_size, not common.batch_norms(network)
+        row = {"batch": batch_size, "state GB": state / 1e9, "kept GB": kept_by(batch_size) / 1e9}
         return row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
 
 

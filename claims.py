@@ -1,90 +1,699 @@
-"""What have the runs decided? The claims of all scripts at the mini tier, in one table and one picture.
+"""What have the runs decided? The papers' claims and our own, judged by this repository's mini tier.
 
-    python claims.py              from the records in runs/ and results/ -> runs/claims-mini.png
-    python claims.py --out DIR    from those in DIR and results/ -> DIR/claims-mini.png
+    python claims.py              judges the records in results/
+    python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
+    python claims.py --front      prints the nine rows of README
+    python claims.py --write      writes docs/claims.md and results/figures/claims-mini.png
 
-A claim is a difference of accuracies in points. It has a range, which was fixed before the runs. The runs
-support it if the whole of what was measured, 2.5 standard errors to each side, lies in that range; they
-contradict it if none of it does.
+A claim is a difference of test accuracies in points, with bounds. Its date is that of the bounds. The table
+below is literal: nothing in it is computed. docs/claims.md says how a verdict is reached.
 """
 
 import argparse
-import contextlib
 import importlib
-import io
-from itertools import groupby
-from operator import itemgetter
+import itertools
+import json
+import math
+import statistics
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import common
 import records
+from records import grouped, markdown
 
-SCRIPTS = {
-    "locality": "Paper A, Table 1: small kernels",
-    "multitask": "Paper A, Table 2: the techniques",
-    "kernels": "Paper A, Table 3: long kernels",
-    "positional": "Paper A, Table 4: positions",
-    "spt": "Papers A and B: self-pretraining",
-    "range": "Ours: the dial (s = 4, 16, 64: neighbours 64, 16, 4 apart)",
+SEEDS = 3  # declared for every claim: fewer get no verdict
+AGREES, NOT_REPRODUCED, REFUTED = "agrees", "not reproduced at this budget", "refuted"
+UNDECIDED, NOT_TESTED, NOT_RUN = "undecided", "not tested", "not run"
+
+# ------------------------------------------------------------------------------------------ the table
+
+
+class Claim(NamedTuple):
+    name: str
+    words: str
+    cells: tuple  # of (sign, exp, task, "row; terms")
+    low: float | None  # bounds in points, None: open
+    high: float | None
+    bound: str  # when the bounds were entered, UTC
+    note: str = ""
+
+
+def lead(exp, task, more, less):
+    """The cells of "more is ahead of less by"."""
+    return (1, exp, task, more), (-1, exp, task, less)
+
+
+def dial(home, task, row, stride):
+    """The cells of "what does this row lose at this stride?"; `home`: the script that trains it at s = 1."""
+    start = f"{row}, no techniques" + (", s=1" if home == "range" else "")
+    return (1, home, task, start), (-1, "range", task, f"{row}, no techniques, s={stride}")
+
+
+def minus(cells):
+    return tuple((-sign, *cell) for sign, *cell in cells)
+
+
+def gain(task, model, spt="masked SPT", scratch="from scratch"):
+    """The cells of "what does self-pretraining give this model?"."""
+    return lead("spt", task, f"{model}, {spt}", f"{model}, {scratch}")
+
+
+def shuffling(terms):
+    """The cells of "what does shuffling give the Transformer on ListOps?"."""
+    return lead("multitask", "listops", "Transformer" + terms, "Transformer" + PLAIN + terms)
+
+
+# fmt: off
+PLAIN, BAG, FEW = ", no techniques", "K=1 (bag of symbols)", "; 5,000 examples, 36 epochs"
+NEW = "2026-11-25 00:27"  # docs/notebook.md, before any of these runs
+DENOISING = lead("multitask", "text", "Transformer", "Transformer" + PLAIN)
+ROTARY, S4 = "rotary Transformer", "S4"
+TWO_SIDED = "until 2026-11-25 also at most 2"
+UNFINISHED = "too short: the random start's pretraining is unfinished"
+PLAN = "asked in this round's plan"
+
+SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" are the papers
+    ("A", "kernels of size 5 suffice [for text]", "Section 1"): [
+        Claim("text-30", "Text, denoising, 30 epochs: K = 31 over K = 5",
+              lead("locality", "text", "K=31; 30 epochs", "K=5; 30 epochs"),
+              None, 1.5, "2026-11-23 22:34"),
+        Claim("text-plain", "Text, no techniques: K = 31 over K = 5",
+              lead("locality", "text", "K=31" + PLAIN, "K=5" + PLAIN), None, 1.5, "2026-11-22 21:23"),
+        Claim("text-10", "Text, denoising, 10 epochs: K = 31 over K = 5",
+              lead("locality", "text", "K=31", "K=5"), None, 1.5, "2026-11-22 18:00",
+              "too short: K = 5 still underfits; after 30 epochs it has caught up"),
+    ],
+    ("A", "46.63 % (K = 5), 64.47 (11), 79.84 (31) on CIFAR10; 45.24, 50.59, 52.93 on ListOps",
+     "Table 1, numbers instead of a sentence"): [
+        Claim("image-31", "Image: K = 31 over K = 5", lead("locality", "image", "K=31", "K=5"),
+              5, None, "2026-11-22 18:00", "K = 31 has 4.6 times the parameters"),
+        Claim("image-11", "Image: K = 11 over K = 5", lead("locality", "image", "K=11", "K=5"),
+              2, None, "2026-11-24 01:39"),
+        Claim("listops-31", "ListOps: K = 31 over K = 5", lead("locality", "listops", "K=31", "K=5"),
+              2, None, "2026-11-22 18:00"),
+        Claim("listops-11", "ListOps: K = 11 over K = 5", lead("locality", "listops", "K=11", "K=5"),
+              1, None, "2026-11-24 01:39"),
+    ],
+    ("A", "not using our training techniques causes a massive drop in accuracy", "Section 7"): [
+        Claim("denoising", "Text: denoising helps the Transformer", DENOISING, 2, None, "2026-11-22 18:30",
+              "without it the Transformer stays near a bag of symbols"),
+        Claim("shuffling", "ListOps, 48,000 examples, 6 epochs: shuffling helps", shuffling(""),
+              2, None, "2026-11-22 18:30", "without it nothing is overfitted yet: outside its regime"),
+        Claim("shuffling-40", "ListOps, 48,000 examples, 40 epochs: shuffling helps",
+              shuffling("; 40 epochs"), 2, None, NEW),
+        Claim("augment", "Image, 5,000 images: A's augmentation helps the Transformer",
+              lead("multitask", "image", f"Transformer{FEW}, augment paper", "Transformer" + PLAIN + FEW),
+              2, None, "2026-11-24 07:28"),
+    ],
+    ("A", "we can generate many more training samples from the same input data", "Section 3, ListOps"): [
+        Claim("shuffling-12000", "ListOps, 12,000 examples, 40 epochs: shuffling helps",
+              shuffling("; 12,000 examples, 40 epochs"), 2, None, "2026-11-24 12:27"),
+        Claim("shuffling-3000", "ListOps, 3,000 examples, 6,000 steps: shuffling helps",
+              shuffling("; 3,000 examples, 6,000 steps"), 2, None, "2026-11-22 23:50"),
+    ],
+    ("A", "our techniques do not seem to improve the performance of MEGA. In fact, it gets slightly worse",
+     "Section 4"): [
+        Claim("mega", "Text: denoising helps MEGA less than the Transformer",
+              DENOISING + minus(lead("multitask", "text", "MEGA", "MEGA" + PLAIN)),
+              1, None, "2026-11-22 18:30"),
+        Claim("a-mega", "Text: denoising helps paper A's MEGA less than the Transformer",
+              DENOISING + minus(lead("multitask", "text", "paper A's MEGA", "paper A's MEGA" + PLAIN)),
+              1, None, "2026-11-22 18:30"),
+    ],
+    ("A", "The gMLP model achieves performance comparable to both SSM models and even outperforms them on "
+     "average", "Section 5"): [
+        Claim("image-s4", "Image: gMLP over S4", lead("kernels", "image", "gMLP", "S4"),
+              -1.5, None, "2026-11-22 18:30"),
+        Claim("text-s4", "Text: gMLP over S4", lead("kernels", "text", "gMLP", "S4"),
+              -1.5, None, "2026-11-22 18:30"),
+        Claim("image-s5", "Image: gMLP over S5", lead("kernels", "image", "gMLP", "S5"),
+              -1.5, None, "2026-11-23 22:34"),
+        Claim("image-12-s4", "Image, 12 epochs: gMLP over S4",
+              lead("kernels", "image", "gMLP; 12 epochs", "S4; 12 epochs"), -1.5, None, "2026-11-24 07:12"),
+        Claim("image-12-s5", "Image, 12 epochs: gMLP over S5",
+              lead("kernels", "image", "gMLP; 12 epochs", "S5; 12 epochs"), -1.5, None, "2026-11-24 07:12"),
+        Claim("image-12-s5-augment", "Image, 12 epochs, A's augmentation: gMLP over S5",
+              lead("kernels", "image", "gMLP; 12 epochs, augment paper", "S5; 12 epochs, augment paper"),
+              -1.5, None, "2026-11-24 12:27"),
+    ],
+    ("A", "the restrictions on the kernel synthesized by Li et al. are not necessary when enriching the data "
+     "or training process with proper strategies", "Section 1"): [
+        Claim("image-sgconv", "Image: gMLP over SGConv", lead("kernels", "image", "gMLP", "SGConv"),
+              -1.5, None, NEW),
+        Claim("text-sgconv", "Text: gMLP over SGConv", lead("kernels", "text", "gMLP", "SGConv"),
+              -1.5, None, "2026-11-25 00:35"),
+    ],
+    ("A", "The learned embeddings are very inferior to the other two, and rotary embeddings are superior to "
+     "the summed sinusoidal ones, with small margins except for the ListOps task", "Section 7"): [
+        Claim("listops-learned", "ListOps: rotary over learned",
+              ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "learned")),
+              2, None, "2026-11-22 18:30"),
+        Claim("listops-sinusoidal", "ListOps: rotary over sinusoidal",
+              ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "sinusoidal")),
+              2, None, "2026-11-22 18:30"),
+        Claim("image-learned", "Image: rotary over learned",
+              lead("positional", "image", "rotary", "learned"), 2, None, "2026-11-22 18:30",
+              "both fit a third of their training set only, and the sign depends on the rate"),
+    ],
+    ("A", "We achieved a comparable performance with Amos et al. without the need for a pretraining phase",
+     "Section 4"): [
+        Claim("multitask-masked", "Text: both losses at once over masked SPT, equal steps",
+              lead("spt", "text", ROTARY + ", multitask", ROTARY + ", masked SPT"),
+              -2, None, "2026-11-23 09:44", TWO_SIDED),
+        Claim("multitask-causal", "Text: both losses at once over causal SPT, equal steps",
+              lead("spt", "text", ROTARY + ", multitask", ROTARY + ", causal SPT"),
+              -2, None, "2026-11-24 01:39", TWO_SIDED),
+        Claim("multitask-labels", "Text: both losses at once over masked SPT, equal epochs of labels",
+              lead("spt", "text", ROTARY + ", multitask; 4 of 8 epochs", ROTARY + ", masked SPT"),
+              -2, None, "2026-11-23 09:44", "half of the steps; " + TWO_SIDED),
+    ],
+    ("B", "very small gaps between Transformers and state space models (SSMs)", "abstract"): [
+        Claim("gap-text", "Text: masked SPT narrows S4's lead (sinusoidal positions, 8 epochs)",
+              gain("text", "Transformer") + minus(gain("text", S4)), 2, None, "2026-11-22 18:32"),
+        Claim("gap-rotary", "Text, rotary: masked SPT narrows S4's lead, 8 epochs",
+              gain("text", ROTARY) + minus(gain("text", S4)), 2, None, "2026-11-23 09:44"),
+        Claim("gap-rotary-16", "Text, rotary: masked SPT narrows S4's lead, 16 epochs",
+              gain("text", ROTARY, "masked SPT, 75% SPT; 16 epochs", "from scratch; 16 epochs")
+              + minus(gain("text", S4, "masked SPT, 75% SPT; 16 epochs", "from scratch; 16 epochs")),
+              2, None, "2026-11-23 22:34"),
+        Claim("gap-image", "Image: masked SPT narrows S4's lead",
+              gain("image", "Transformer") + minus(gain("image", S4)), 2, None, "2026-11-22 18:32"),
+    ],
+    ("B", "they [structured parameterizations] become mostly redundant in the presence of data-driven "
+     "initialization obtained through pretraining", "abstract"): [
+        Claim("start-s4", "Image, S4: SPT makes up for a random start",
+              gain("image", S4, "masked SPT, random start", "from scratch, random start")
+              + minus(gain("image", S4)), 2, None, "2026-11-22 18:32"),
+        Claim("start-dlr", "Image, DLR: SPT makes up for a random start",
+              gain("image", "DLR", "masked SPT, random start", "from scratch, random start")
+              + minus(gain("image", "DLR")), 2, None, "2026-11-22 18:32"),
+        Claim("left-s4", "Image, S4: structured over random start after SPT",
+              lead("spt", "image", "S4, masked SPT", "S4, masked SPT, random start"),
+              None, 3, "2026-11-23 23:32", UNFINISHED),
+        Claim("left-dlr", "Image, DLR: structured over random start after SPT",
+              lead("spt", "image", "DLR, masked SPT", "DLR, masked SPT, random start"),
+              None, 3, "2026-11-23 23:32", UNFINISHED),
+        Claim("left-s4-20", "Image, S4: the same, 18 of 20 epochs pretraining",
+              lead("spt", "image", "S4, masked SPT, 90% SPT; 20 epochs",
+                   "S4, masked SPT, random start, 90% SPT; 20 epochs"), None, 3, NEW),
+        Claim("left-dlr-20", "Image, DLR: the same, 18 of 20 epochs pretraining",
+              lead("spt", "image", "DLR, masked SPT, 90% SPT; 20 epochs",
+                   "DLR, masked SPT, random start, 90% SPT; 20 epochs"), None, 3, NEW),
+    ],
+    ("B", "SPT is especially beneficial with limited data", "in a summary of B; the paper: Figure 3"): [
+        Claim("scarce", "Image, S4: SPT gains more with 1 % of the images than with all",
+              gain("image", S4, "masked SPT, 1%", "from scratch, 1%") + minus(gain("image", S4)),
+              1, None, "2026-11-22 18:32", "mostly what SPT costs with all images, where it takes half of "
+              "the steps; with 1 % it gives little"),
+    ],
+    ("ours", "small kernels need near neighbours, long free kernels do not", "docs/dial.md"): [
+        Claim("reach-16", "Text, 16 apart: K = 31 over K = 5",
+              lead("range", "text", "K=31, no techniques, s=16", "K=5, no techniques, s=16"),
+              2, None, "2026-11-22 21:22"),
+        Claim("reach-4", "Text, 4 apart: K = 31 over K = 5",
+              lead("range", "text", "K=31, no techniques, s=64", "K=5, no techniques, s=64"),
+              2, None, "2026-11-23 07:56"),
+        Claim("gmlp-text-16", "Text, 16 apart: gMLP loses little", dial("kernels", "text", "gMLP", 16),
+              None, 2, "2026-11-22 21:22"),
+        Claim("gmlp-text-64", "Text, 64 apart: gMLP loses little", dial("kernels", "text", "gMLP", 4),
+              None, 2, "2026-11-23 19:31"),
+        Claim("gmlp-image-64", "Image, 64 apart: gMLP loses little", dial("range", "image", "gMLP", 4),
+              None, 2, "2026-11-23 19:31"),
+        Claim("gmlp-image-4", "Image, 4 apart: gMLP loses little", dial("range", "image", "gMLP", 64),
+              None, 2, "2026-11-23 19:31"),
+        Claim("s4-text-16", "Text, 16 apart: S4 loses more than gMLP",
+              dial("kernels", "text", "S4", 16) + minus(dial("kernels", "text", "gMLP", 16)),
+              1, None, "2026-11-22 21:22"),
+        Claim("k5-image-4", "Image, 4 apart: K = 5 loses", dial("range", "image", "K=5", 64),
+              2, None, "2026-11-23 19:31"),
+        Claim("k5-transposed", "Image, transposed: K = 5 stays", dial("range", "image", "K=5", 16),
+              -2.5, 2.5, "2026-11-23 13:55"),
+        Claim("gmlp-random", "Text, random order: gMLP loses", dial("kernels", "text", "gMLP", "random"),
+              5, None, "2026-11-23 13:55"),
+        Claim("k31-image-random", "Image, random order: K = 31 over a bag of symbols",
+              lead("range", "image", f"K=31{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random"),
+              None, 5, "2026-11-23 13:55"),
+        Claim("gmlp-image-random", "Image, random order: gMLP over a bag of symbols",
+              lead("range", "image", f"gMLP{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random"),
+              None, 5, "2026-11-23 13:55"),
+        Claim("gmlp-image-rotated", "Image, random order and rotated: gMLP over a bag of symbols",
+              lead("range", "image", f"gMLP{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
+              None, 5, "2026-11-23 19:31"),
+    ],
+    ("ours", "techniques are data: where data have no end they add nothing", "docs/results.md"): [
+        Claim("shuffling-192000", "ListOps, 192,000 examples, none seen twice: shuffling",
+              shuffling("; 192,000 examples, 6,000 steps"), -1.5, 1.5, "2026-11-22 23:50"),
+    ],
+    ("ours", "which prior does self-pretraining supply? Rival answers, on Text", PLAN): [
+        Claim("prior-displacement", "Displacement: 16 apart causal SPT gives the Transformer much",
+              gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16"), 5, None, NEW),
+        Claim("prior-order", "Displacement: in random order it gives the Transformer little",
+              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random"), None, 1, NEW),
+        Claim("prior-near-far", "Nearness: SPT gives the Transformer less 16 apart than in the paper's order",
+              gain("text", ROTARY, "causal SPT")
+              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), 0, None, NEW),
+        Claim("prior-near-random", "Nearness: and less than in random order",
+              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")
+              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), 0, None, NEW),
+        Claim("prior-same-16", "Mere regularisation: SPT gives as much in the paper's order as 16 apart",
+              gain("text", ROTARY, "causal SPT")
+              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), -2, 2, NEW),
+        Claim("prior-same-random", "Mere regularisation: as much in the paper's order as in random order",
+              gain("text", ROTARY, "causal SPT")
+              + minus(gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")), -2, 2, NEW),
+        Claim("prior-same-both", "Mere regularisation: as much in random order as 16 apart",
+              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")
+              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), -2, 2, NEW),
+        Claim("prior-decay", "S4's decay: masked SPT gives S4 little of what it loses 16 apart",
+              gain("text", S4, "masked SPT, s=16", "from scratch, s=16"), None, 2, NEW),
+    ],
+    ("ours", "a decay that is fixed is enough (as LION, arXiv 2502.16249, on five tasks)", PLAN): [
+        Claim("decay-fixed", "Image: a fixed decay over none",
+              lead("kernels", "image", "decay-fixed", "decay-none"), 5, None, NEW),
+        Claim("decay-selective", "Image: a selective decay over a fixed one",
+              lead("kernels", "image", "decay-selective", "decay-fixed"), -2, 2, NEW),
+    ],
+    ("control", "these fail only where something is broken", "docs/dial.md"): [
+        Claim("k5-text-16", "Text, 16 apart: K = 5 loses", dial("locality", "text", "K=5", 16),
+              5, None, "2026-11-22 21:22"),
+        Claim("transformer-text-16", "Text, 16 apart: the Transformer loses less than K = 5",
+              dial("locality", "text", "K=5", 16) + minus(dial("multitask", "text", "Transformer", 16)),
+              2, None, "2026-11-22 21:22", "it has nothing to lose"),
+        Claim("bag-text-16", "Text, 16 apart: a bag of symbols loses nothing",
+              dial("range", "text", BAG, 16), -0.5, 0.5, "2026-11-22 21:22"),
+        Claim("gmlp-rotated", "Image, rotated: gMLP over a bag of symbols",
+              lead("range", "image", f"gMLP{PLAIN}, s=rotated", f"{BAG}{PLAIN}, s=1"),
+              10, None, "2026-11-23 19:31"),
+    ],
+    ("exploratory", "\"merely added inductive biases and learning efficiency\" (A, abstract), \"merely added "
+     "data efficiency\" (A, Section 5), and what B's claims depend on",
+     "asked when the runs were known: no bounds, no verdict"): [
+        Claim("efficiency-data", "Image: S4's standing against gMLP, 5,000 images instead of 45,000",
+              lead("kernels", "image", "S4" + FEW, "gMLP" + FEW)
+              + minus(lead("kernels", "image", "S4", "gMLP")), None, None, "", "equal steps"),
+        Claim("efficiency-techniques", "Text: denoising helps gMLP more than S4",
+              lead("kernels", "text", "gMLP", "gMLP" + PLAIN)
+              + minus(lead("kernels", "text", "S4", "S4" + PLAIN)), None, None, ""),
+        Claim("gap-causal", "Text, rotary: causal SPT narrows S4's lead, 8 epochs",
+              gain("text", ROTARY, "causal SPT") + minus(gain("text", S4, "causal SPT")), None, None, ""),
+        Claim("left-s4-8", "Image, S4: structured over random start, 6 of 8 epochs pretraining",
+              lead("spt", "image", "S4, masked SPT, 75% SPT; 8 epochs",
+                   "S4, masked SPT, random start, 75% SPT; 8 epochs"), None, None, ""),
+    ],
 }
-COLORS = {"supports": "#009E73", "CONTRADICTS": records.ORANGE, "beyond this tier": records.GREY}
+# fmt: on
+
+# fmt: off
+FRONT = (  # README's rows: the claim, a remark, and (what was measured, its name above)
+    ("A: kernels of size 5 suffice for Text", "", ("K = 31 over K = 5 with denoising, 30 epochs", "text-30"),
+     ("without techniques", "text-plain")),
+    ("A: larger kernels help on Image and ListOps", "by less than in A", ("Image", "image-31"),
+     ("ListOps", "listops-31")),
+    ("A: rotary beats learned positions", "", ("ListOps", "listops-learned"), ("Image", "image-learned")),
+    ("A: techniques repair scarce data", "where examples repeat often",
+     ("ListOps: 12,000 examples in 40 epochs", "shuffling-12000"), ("48,000 in 40", "shuffling-40"),
+     ("48,000 in 6", "shuffling"), ("Text", "denoising")),
+    ("A: MEGA gains less from them", "", ("Text: less by", "mega")),
+    ("A: free kernels match state spaces", "", ("Image: over S4", "image-s4"), ("over S5", "image-s5"),
+     ("over S4 after 12 epochs", "image-12-s4"), ("over S5 after 12 epochs", "image-12-s5")),
+    ("B: SPT closes the gap to S4 (Text, rotary)", "S4 gains as much", ("masked, 8 epochs", "gap-rotary"),
+     ("masked, 16 epochs", "gap-rotary-16"), ("causal, 8 epochs", "gap-causal")),
+    ("B: after SPT the start hardly matters (Image)", "less with more pretraining", ("S4: left", "left-s4"),
+     ("after 3 times the pretraining", "left-s4-8"), ("after 9 times", "left-s4-20"),
+     ("DLR: left", "left-dlr"), ("DLR after 9 times", "left-dlr-20")),
+    ("ours: short kernels need near neighbours", "", ("Text, 16 apart: K = 5 loses", "k5-text-16"),
+     ("gMLP loses", "gmlp-text-16"), ("gMLP loses in random order", "gmlp-random")),
+)
+# fmt: on
+
+# ------------------------------------------------------------------------------------------ statistics
+
+# Quantiles of Student's t: {degrees of freedom: (0.95, for one bound; 0.975, for two)}.
+T = {1: (6.314, 12.706), 2: (2.920, 4.303), 3: (2.353, 3.182), 4: (2.132, 2.776), 5: (2.015, 2.571)}
+T |= {6: (1.943, 2.447), 8: (1.860, 2.306), 10: (1.812, 2.228), 15: (1.753, 2.131), 20: (1.725, 2.086)}
+T |= {30: (1.697, 2.042), 40: (1.684, 2.021), 60: (1.671, 2.000), 120: (1.658, 1.980)}
 
 
-def decided(out):
-    """[(one of SCRIPTS, records.Judged)]: the claims that have a verdict."""
+def quantile(df, sides):
+    """Of t, for an interval of 95 % that is open on one side, or not; of the next smaller df in T."""
+    return T[max(known for known in T if known <= max(df, 1))][sides - 1]
+
+
+def read(out):
+    """({(exp, task, "row; terms"): records of the mini tier}, {task: (variance over seeds, its degrees of
+    freedom)}) of the records in `out`, None: in results/."""
+    paths = [out / "results.jsonl"] if out else sorted(records.RESULTS.glob("*.jsonl"))
+    found = [r for r in records.newest(paths) if r["budget"] == "mini" and "score" not in r]
+    if not found:
+        raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
+    cells = grouped(found, lambda r: (r["exp"], *records.place(r)))
+    cells = {key: records.best_recipe(group) for key, group in cells.items()}
+    return cells, {task: pooled(groups) for task, groups in by_task(cells).items()}
+
+
+def by_task(cells):
+    """{task: the groups of its cells}, a training that two scripts list in one of them."""
+    seen, groups = set(), {}
+    for (_, task, _), group in cells.items():
+        trainings = {json.dumps([r["hp"], r["seed"], r["limit"], r["test_acc"]]): r for r in group}
+        groups.setdefault(task, []).append([r for key, r in trainings.items() if key not in seen])
+        seen |= trainings.keys()
+    return groups
+
+
+def pooled(groups):
+    """(the variance over seeds, from all cells with more than one; its degrees of freedom)"""
+    several = [[r["test_acc"] for r in group] for group in groups if len(group) > 1]
+    df = sum(len(accuracies) - 1 for accuracies in several)
+    squares = sum((len(accuracies) - 1) * statistics.variance(accuracies) for accuracies in several)
+    return squares / df if df else 0.0, df
+
+
+def mean_and_error(group, variance):
+    """A cell's mean and standard error, by the root-n rule from the largest of three variances: over its own
+    seeds, pooled, and that which the size of the test set gives every accuracy."""
+    accuracies = [r["test_acc"] for r in group]
+    own = statistics.variance(accuracies) if len(group) > 1 else 0.0
+    largest = max(own, variance, records.test_set_variance(group))
+    return statistics.mean(accuracies), math.sqrt(largest / len(group))
+
+
+def difference(signed, cells, pool):
+    """(points, standard error, degrees of freedom) of signed cells, whose seeds are independent."""
+    parts = [(sign, *mean_and_error(cells[tuple(cell)], pool[cell[1]][0])) for sign, *cell in signed]
+    total = 100 * sum(sign * mean for sign, mean, _ in parts)
+    return total, 100 * math.hypot(*(error for *_, error in parts)), min(pool[c[2]][1] for c in signed)
+
+
+# ------------------------------------------------------------------------------------------ verdicts
+
+COMMONEST = {"text": 0.178}  # share of the space in the first 256 bytes of the training reviews: all that a
+# pretraining restores before it learns. For records that do not say it themselves.
+
+
+class Judged(NamedTuple):
+    claim: Claim
+    who: str
+    verdict: str
+    seeds: list  # of each cell
+    points: float | None = None
+    error: float | None = None
+    ends: tuple = ()  # of the interval
+    known: tuple = ()  # runs that had finished when the bounds were entered, of how many
+
+
+def stayed(claim, cells):
+    """Which treated arm learnt no more than a bag of symbols (K = 1 of this task, and 2 points) or, in its
+    pretraining, than the commonest symbol (and 1 point); "" for none. Arms without techniques or pretraining
+    may: the papers say that they fail."""
+    for _, exp, task, label in claim.cells:
+        group, bag = cells[exp, task, label], cells.get(("locality", task, BAG))
+        if "no techniques" in label or "from scratch" in label:
+            continue
+        halves = [r["pretraining"] for r in group if r.get("pretraining")]
+        usual = halves and halves[0].get("commonest", COMMONEST.get(task))
+        if usual and statistics.mean(half["restored"] for half in halves) <= usual + 0.01:
+            return f"{label}: the pretraining restored the commonest symbol"
+        if bag and mean_and_error(group, 0)[0] <= mean_and_error(bag, 0)[0] + 0.02:
+            return f"{label}: no better than a bag of symbols"
+    return ""
+
+
+def judge(claim, who, cells, pool):
+    """What the records say about a claim, as Judged."""
+    groups = [cells.get(tuple(cell), []) for _, *cell in claim.cells]
+    runs, seeds = [r for group in groups for r in group], [len(group) for group in groups]
+    if not all(seeds):
+        return Judged(claim, who, NOT_RUN, seeds)
+    points, error, df = difference(claim.cells, cells, pool)
+    bounds = [bound for bound in (claim.low, claim.high) if bound is not None]
+    reach = error * quantile(df, len(bounds) or 2)
+    ends = points - reach, points + reach
+    known = sum(r["date"] < claim.bound.replace(" ", "T") for r in runs), len(runs)
+    result = Judged(claim, who, "", seeds, points, error, ends, known)
+    if not bounds:
+        return result
+    if who in ("A", "B") and (words := stayed(claim, cells)):
+        return result._replace(verdict=f"{NOT_TESTED} ({words})")
+    if min(seeds) < SEEDS:
+        return result._replace(verdict=f"n = {min(seeds)} of {SEEDS}: not judged")
+    low = -math.inf if claim.low is None else claim.low
+    high = math.inf if claim.high is None else claim.high
+    if low <= ends[0] and ends[1] <= high:
+        return result._replace(verdict=AGREES)
+    outside = ends[1] < low or ends[0] > high
+    failed = NOT_REPRODUCED if who in ("A", "B") else REFUTED
+    return result._replace(verdict=failed if outside else UNDECIDED)
+
+
+# ------------------------------------------------------------------------------------------ what it is worth
+
+# Where the scripts have the papers' numbers: (script, its table, that table's columns).
+TABLES = (
+    ("locality", "TABLE1", "TASKS7"),
+    ("multitask", "TABLE2", "COLUMNS"),
+    ("kernels", "TABLE3", "COLUMNS"),
+    ("positional", "TABLE4", "COLUMNS"),
+    ("spt", "PAPER", "TASKS"),
+)
+# Rows that are cells of exp_multitask under another name; Ma et al. trained MEGA without A's techniques.
+SAME = {"rotary": "Transformer", "rotary, no techniques": "Transformer, no techniques"}
+SAME |= {"MEGA (Ma et al.)": "MEGA, no techniques"}
+
+
+class Pair(NamedTuple):
+    exp: str
+    task: str
+    rows: tuple
+    paper: float  # gap in points
+    mini: float
+    decided: bool  # zero is outside its interval
+
+
+def pairs_of(exp, columns, table, cells, pool, least=2):
+    """Every two rows of one table and task whose gap in the paper exceeds `least` points, the one that leads
+    there first. Both have been run by the table's own recipe, with two seeds or more."""
     found = []
-    for name in SCRIPTS:
-        script = importlib.import_module(f"exp_{name}")
-        with contextlib.redirect_stdout(io.StringIO()):
-            rows = script.main(["--report", "--mini", "--out", str(out)])
-        found += [(name, row) for row in rows if row.verdict in COLORS]
+    for at, task in enumerate(columns):
+        known = {}  # accuracy in the paper, and the cell
+        for row, values in table.items():
+            value, cell = values[at] if at < len(values) else None, (exp, task, row)
+            if cell not in cells:
+                cell = ("multitask", task, SAME.get(row))
+            if isinstance(value, float) and len(cells.get(cell, ())) > 1:
+                known[row] = value, cell
+        for pair in itertools.combinations(known, 2):
+            first, second = sorted(pair, key=lambda row: -known[row][0])
+            gap = known[first][0] - known[second][0]
+            if gap > least:
+                points, error, df = difference([(1, *known[first][1]), (-1, *known[second][1])], cells, pool)
+                decided = abs(points) > error * quantile(df, 2)
+                found.append(Pair(exp, task, (first, second), gap, points, decided))
     return found
 
 
-def plot(found, path):
-    """A line a claim, below the name of its script: what was measured with 2.5 standard errors, on the range
-    that was claimed."""
-    lines = []
-    for name, group in groupby(found, key=itemgetter(0)):
-        lines += [SCRIPTS[name], *(row for _, row in group)]
-    rows = {y: row for y, row in enumerate(lines) if isinstance(row, records.Judged)}
-    figure, axis = records.pyplot().subplots(figsize=(10, 1.4 + 0.32 * len(lines)), layout="constrained")
-    ends = [row.difference + s * records.ERRORS * row.error for row in rows.values() for s in (-1, 1)]
-    left, right = min(-5, *ends) - 1, max(ends) + 1
-    place = dict(transform=axis.get_yaxis_transform(), va="center")
-    for y in {*range(len(lines))} - rows.keys():
-        axis.text(0.01, y, lines[y], weight="bold", backgroundcolor="white", **place)
-    for y, row in rows.items():
-        low, high = max(row.low, left), min(row.high, right)
-        axis.barh(y, high - low, 0.7, low, color="#56B4E9", alpha=0.25, label="claimed")
-        words = dict(color=COLORS[row.verdict], label=row.verdict.lower())
-        axis.errorbar(row.difference, y, xerr=records.ERRORS * row.error, fmt="o", **words)
-        axis.text(1.01, y, row.measured, **place)
-    axis.axvline(0, color="black", linewidth=0.8)
-    axis.set(
-        xlim=(left, right),
-        ylim=(len(lines) - 0.5, -0.5),
-        xlabel="difference in points of test accuracy; lines are 2.5 standard errors, numbers 1",
+def all_pairs(cells, pool):
+    found = {}
+    for exp, name, columns in TABLES:
+        script = importlib.import_module(f"exp_{exp}")
+        for pair in pairs_of(exp, getattr(script, columns), getattr(script, name), cells, pool):
+            rows = frozenset(SAME.get(row, row) for row in pair.rows)
+            found.setdefault((pair.task, rows), pair)  # Table 4 repeats rows of Table 2
+    return [*found.values()]
+
+
+def worth(pairs):
+    """ "What is a mini verdict worth?" as a sentence and a table."""
+
+    def share(some):
+        return f"{sum(pair.mini > 0 for pair in some)} of {len(some)}"
+
+    def row(words, some):
+        return [words, share(some), share([pair for pair in some if pair.decided])]
+
+    wide, narrow = ([p for p in pairs if (p.paper > 10) == large] for large in (True, False))
+    decided = [[pair for pair in some if pair.decided] for some in (wide, narrow)]
+    text = (
+        "Take two rows of one of the papers' tables, and the same rows here. Where the paper's gap exceeds "
+        f"10 points, {share(decided[0])} gaps that the mini tier decides have the paper's sign; where it is "
+        f"2 to 10 points, {share(decided[1])}. Decided: zero is outside the interval of the gap."
     )
-    axis.set_yticks([*rows], [row.claim for row in rows.values()])
-    axis.set_title("What was claimed, and what small runs measured")
+    lines = [row("paper's gap over 10", wide), row("paper's gap 2 to 10", narrow), row("all", pairs)]
+    tables = grouped(pairs, lambda p: (p.exp, p.task))
+    lines += [row(f"exp_{exp}, {task}", some) for (exp, task), some in tables.items()]
+    return text + "\n\n" + markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
+
+
+# ------------------------------------------------------------------------------------------ as text
+
+
+def headline(judged):
+    """How many differences that the papers claim have which verdict."""
+    verdicts = [result.verdict for result in judged if result.who in ("A", "B")]
+    words = (AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, "n =", NOT_RUN)
+    counts = [sum(verdict.startswith(word) for verdict in verdicts) for word in words]
+    return (
+        f"Of {len(verdicts)} differences that the papers claim, agree: {{}}; {NOT_REPRODUCED}: {{}}; "
+        f"undecided: {{}}; not tested: {{}}; not judged, as there are fewer than {SEEDS} seeds: {{}}; "
+        "not run: {}."
+    ).format(*counts)
+
+
+def signed(points, error):
+    return f"{points:+.1f} ± {error:.1f}"
+
+
+def seeds(judged):
+    """The seeds of a claim's cells: "3", or "2 to 3" where cells differ."""
+    few, most = min(judged.seeds), max(judged.seeds)
+    return f"{few}" if few == most else f"{few} to {most}"
+
+
+def claimed(claim):
+    """A claim's bounds in words."""
+    if None not in (claim.low, claim.high):
+        return f"{claim.low:g} to {claim.high:g}"
+    more = f"{claim.low:g} or more" if claim.low is not None else ""
+    return f"{claim.high:g} or less" if claim.high is not None else more
+
+
+def line_of(judged):
+    """A row of the table of claims."""
+    claim, ends = judged.claim, judged.ends
+    measured = f"{signed(judged.points, judged.error)} ({seeds(judged)})" if ends else "—"
+    interval = f"{ends[0]:+.1f} to {ends[1]:+.1f}" if ends else "—"
+    entered = claim.bound[:10] + (" ({} of {})".format(*judged.known) if claim.bound and ends else "")
+    words = f"{claim.words}. {claim.note[:1].upper()}{claim.note[1:]}." if claim.note else claim.words
+    return [words, measured, interval, claimed(claim), judged.verdict, entered]
+
+
+HEADER = ["claim", "measured (seeds)", "interval", "claimed", "verdict", "bounds (runs then finished)"]
+HOW = f"""\
+Written by `python claims.py --write` from the records in `results/`; only the mini tier is judged: small
+data, small models. "Not reproduced at this budget" is a statement about these runs, not about the paper.
+
+- **Claim.** A difference of test accuracies in points. The sentence is the paper's; the cells and the bounds,
+  with which a small run can answer, are ours. `claims.py` has the cells.
+- **Measured.** The difference and its standard error. A cell's variance is the largest of three: over its own
+  seeds, pooled over the cells of its task, and that which the size of the test set gives. Seeds of different
+  arms are independent. **All arms share one test set; the intervals ignore that.**
+- **Interval.** 95 %, by Student's t. Where the claim has one bound, 95 % lie on the side of each end.
+- **Verdict.** *agrees*: the interval lies inside the bounds. *{NOT_REPRODUCED}*: outside. *undecided*:
+  neither. *not tested*: an arm that had the techniques or the pretraining stayed within 2 points of a bag of
+  symbols (K = 1), or its pretraining within 1 point of the commonest symbol's share. *refuted*: outside, for
+  our own predictions alone. {SEEDS} seeds are declared; fewer get no verdict. Claims of before 2026-11-25 had
+  two seeds, and where they have a third now, it was added when two had been seen.
+- **Bounds.** The day they were entered, and how many of the runs had finished by then. The first ones
+  followed pilots, which are in no record.
+"""
+
+
+def page(judged, pairs):
+    """docs/claims.md."""
+    parts = [
+        "# Claims\n",
+        f"**{headline(judged)}**\n",
+        "## What is a mini verdict worth?\n",
+        worth(pairs) + "\n",
+    ]
+    parts += ["## How to read the tables\n", HOW]
+    who = {"A": "Paper A: ", "B": "Paper B: ", "ours": "Ours: ", "control": "Controls: "}
+    results = iter(judged)
+    for (source, sentence, place), claims in SOURCES.items():
+        quoted = f'"{sentence}"' if source in ("A", "B") and "numbers" not in place else sentence
+        parts.append(f"## {who.get(source, 'Exploratory: ')}{quoted} ({place})\n")
+        lines = [line_of(next(results)) for _ in claims]
+        parts.append(markdown(HEADER, lines) + "\n")
+    return "\n".join(parts)
+
+
+def front_rows(judged):
+    """README's rows: (claim, what was measured, reading)."""
+    by_name, rows = {result.claim.name: result for result in judged}, []
+    for words, remark, *parts in FRONT:
+        measured, readings = [], {}
+        for label, name in parts:
+            result = by_name[name]
+            if result.ends:
+                measured.append(f"{label} {signed(result.points, result.error)} ({seeds(result)})")
+            if result.verdict:
+                readings.setdefault(result.verdict.partition(" (")[0], []).append(label)
+        reading = [f"{verdict}: {', '.join(labels)}" for verdict, labels in readings.items()]
+        reading = [*readings] if len(readings) == 1 else reading
+        rows.append([words, "; ".join(measured), "; ".join(filter(None, [*reading, remark]))])
+    return rows
+
+
+# ------------------------------------------------------------------------------------------ as a picture
+
+STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s"), REFUTED: ("#CC79A7", "D"),
+          UNDECIDED: ("0.35", "v"), NOT_TESTED: ("0.6", "x"), "not judged": ("0.6", "|")}  # fmt: skip
+NAMES = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls"}
+
+
+def plot(judged, path):
+    """A line a claim that has been run: its interval, on the bounds that were claimed."""
+    if not any(result.ends for result in judged):
+        return
+    lines = []
+    for who, name in NAMES.items():
+        lines += [name, *(result for result in judged if result.who == who and result.ends)]
+    rows = {y: result for y, result in enumerate(lines) if isinstance(result, Judged)}
+    figure, axis = records.pyplot().subplots(figsize=(10, 1.6 + 0.27 * len(lines)), layout="constrained")
+    left = min(end for result in rows.values() for end in result.ends) - 1
+    right = max(end for result in rows.values() for end in result.ends) + 1
+    for y, line in enumerate(lines):
+        if y not in rows:
+            axis.text(left, y, f" {line}", weight="bold", va="center", backgroundcolor="white")
+    for y, result in rows.items():
+        low = left if result.claim.low is None else result.claim.low
+        high = right if result.claim.high is None else result.claim.high
+        axis.barh(y, high - low, 0.8, low, color="#56B4E9", alpha=0.25, label="claimed")
+        verdict = next((word for word in STYLES if result.verdict.startswith(word)), "not judged")
+        color, marker = STYLES[verdict]
+        axis.plot(result.ends, [y, y], color=color)
+        words = "fewer than three seeds" if verdict == "not judged" else verdict
+        axis.plot(result.points, y, marker, color=color, label=words)
+    axis.axvline(0, color="black", linewidth=0.8)
+    axis.set(xlim=(left, right), ylim=(len(lines) - 0.5, -0.5), xlabel="difference in points, 95 % interval")
+    axis.set_yticks([*rows], [result.claim.words for result in rows.values()])
+    axis.tick_params(axis="y", length=0)
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
+
+
+def judge_all(cells, pool):
+    return [judge(claim, who, cells, pool) for (who, *_), claims in SOURCES.items() for claim in claims]
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
-    out = parser.parse_args(argv).out
+    parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
+    parser.add_argument("--front", action="store_true", help="print README's rows alone")
+    parser.add_argument("--write", action="store_true", help="write docs/claims.md and its figure")
+    for stream in (sys.stdout, sys.stderr):  # "±" must not end it where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    args = parser.parse_args(argv)
     with common.exit_cleanly():
-        found = decided(out)
-        if not found:
-            raise common.UserError("no claim has two seeds yet; train cells with --mini --seeds 2")
-        header = ["script", "claim", "measured (points)", "claimed", "verdict"]
-        rows = [[f"exp_{name}", row.claim, row.measured, row.bounds, row.verdict] for name, row in found]
-        print(records.markdown(header, rows) + "\n")
-        plot(found, out / "claims-mini.png")
+        if args.out and args.write:
+            raise common.UserError("--write is for the records in results/; leave out --out")
+        cells, pool = read(args.out)
+        judged = judge_all(cells, pool)
+        if args.front:
+            print(markdown(["claim", "measured here, in points", "reading"], front_rows(judged)))
+            return
+        print(headline(judged) + "\n\n" + worth(all_pairs(cells, pool)) + "\n")
+        lines = [[r.who, r.claim.words, *line_of(r)[1:2], claimed(r.claim), r.verdict] for r in judged]
+        print(markdown(["who", "claim", "measured (seeds)", "claimed", "verdict"], lines) + "\n")
+        if args.write:
+            page_path = records.RESULTS.parent / "docs" / "claims.md"
+            page_path.write_text(page(judged, all_pairs(cells, pool)), encoding="utf-8")
+        if args.write or args.out:
+            plot(judged, (args.out or records.RESULTS / "figures") / "claims-mini.png")
 
 
 if __name__ == "__main__":

@@ -293,8 +293,7 @@ def table_recipe(args, task, row, table, mini, rates):
 
 def flagged(args, recipe, smoke):
     """A recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
-    if args.smoke:
-        recipe = changed(recipe, smoke)
+    recipe = changed(recipe, smoke if args.smoke else {})  # a copy: the table stays what it is
     typed = {row: value for row in FLAGS if (value := getattr(args, row, None)) is not None}
     if args.augment:
         typed["technique"] = None if args.augment == "none" else f"augment {args.augment}"
@@ -567,11 +566,23 @@ DENOISE_CHUNK = 1 << 15  # positions whose logits are made at one time
 IGNORED = -100  # a target that is no id
 
 
-def denoised(model, features, *others):
+def denoised(model, features, *others, chosen=None):
     """The denoising head's logits of features (B, L, D), float32, chunk by chunk (they are the largest tensor
-    of the text runs), with the same positions of each of `others` (B * L, ...)."""
-    for chunk, *rest in zip(*(x.split(DENOISE_CHUNK) for x in (features.flatten(0, 1), *others))):
+    of the text runs), with the same positions of each of `others` (B * L, ...). chosen (B * L,) bool: on a
+    CPU the other positions are left out; a GPU's host would have to wait for their number."""
+    rows = features.flatten(0, 1), *others
+    if chosen is not None and chosen.device.type == "cpu" and not torch.compiler.is_compiling():
+        at = chosen.nonzero().squeeze(1)
+        rows = [x.index_select(0, at) for x in rows]
+    for chunk, *rest in zip(*(x.split(DENOISE_CHUNK) for x in rows)):
         yield model.denoise(chunk).float(), *rest
+
+
+def restored(logits, ids):
+    """(n,) bool: has the id, which may be IGNORED, the largest of its logits (n, vocab)? argmax would take a
+    CPU ten times as long."""
+    own = logits.gather(1, ids.clamp(min=0).unsqueeze(1)).squeeze(1)
+    return (own == logits.amax(1)) & (ids != IGNORED)
 
 
 def multitask_loss(model, batch):
@@ -594,7 +605,7 @@ def multitask_loss(model, batch):
     for logits, ids, corrupted in denoised(model, features, target, selected):
         lost = F.cross_entropy(logits, ids, reduction="sum", ignore_index=IGNORED)
         loss = loss + lost / batch.positions
-        hit = logits.argmax(1) == ids
+        hit = restored(logits.detach(), ids)
         right += torch.stack([hit.sum(), (hit & corrupted).sum()])
     metrics["denoise_acc"] = right[0], real.sum()
     metrics["masked_acc"] = right[1], selected.sum()
@@ -621,6 +632,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
+    require_compiler(args.compile, device)
     autocast = autocast_on(device, args.amp)
     task, model = task.tested_on(hp.get("limit_test")).to(device), model.to(device)
     reset_peak(device)
@@ -930,6 +942,13 @@ def warn_at_chance(curve, task, epochs):
         print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
 
 
+def require_compiler(mode, device):
+    """Raise UserError for --compile where torch compiles wrong gradients: of an embedding on a CPU they keep
+    one of those of a symbol that occurs several times."""
+    if mode and device.type == "cpu" and torch.__version__ < (2, 11):
+        raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
+
+
 WHOLE_BATCH = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
 
 
@@ -939,8 +958,6 @@ def out_of_memory_advice(model, batch_size, micro_batch):
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if "DataLoader worker" in str(error):  # torch's words, raised in a step or while it waits for images
-            raise UserError(f"a worker that augments images was killed (memory full?); {CONTINUES}") from None
         known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise

@@ -16,10 +16,12 @@ import functools
 import hashlib
 import json
 import math
+import multiprocessing
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
@@ -33,36 +35,54 @@ from tqdm import tqdm
 
 import listops
 import pathfinder
-from fetch import ARCHIVES, DataError, fetch_archive, making
+from fetch import AAN_LINES, ARCHIVES, FETCHED, DataError, digest_of, fetch_archive, fetch_retrieval, making
 from listops import CLOSE, MAX_OP
 
 MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
 SPLITS = ("train", "val", "test")
 PATHFINDER_SIZE = {"pathfinder": 32, "pathx": 128, "pathx256": 256}  # pixels a side
-SHAPES = {  # of each task: arguments of Task
-    "listops": dict(classes=10, vocab=17, first_id=listops.LISTOPS_FIRST_ID, max_length=2000),
-    "text": dict(classes=2, vocab=259, first_id=3, max_length=4096),
-    "retrieval": dict(classes=2, vocab=259, first_id=3, max_length=4096, docs=2),
-    "image": dict(classes=10, vocab=259, first_id=3, max_length=1024),
-    "scifar": dict(classes=10, vocab=259, first_id=3, max_length=3072, channels=3),
-    **{name: dict(classes=2, vocab=258, first_id=2, max_length=w * w) for name, w in PATHFINDER_SIZE.items()},
+LENGTHS = {  # symbols of one document: in full, and in the mini tier (None: there is none)
+    "listops": (2000, 96),
+    "text": (4096, 256),
+    "retrieval": (4096, 256),
+    "image": (1024, 256),
+    "scifar": (3072, 768),
+    "pathfinder": (1024, 256),
+    "pathx": (128**2, None),
+    "pathx256": (256**2, None),
 }
+TEXT, GREY = dict(classes=2, vocab=259, first_id=3), dict(classes=10, vocab=259, first_id=3)
+SHAPES = {  # of each task: arguments of Task
+    "listops": dict(classes=10, vocab=17, first_id=listops.LISTOPS_FIRST_ID),
+    "text": TEXT,
+    "retrieval": TEXT | dict(docs=2),
+    "image": GREY,
+    "scifar": GREY | dict(channels=3),
+    **{name: dict(classes=2, vocab=258, first_id=2) for name in PATHFINDER_SIZE},
+}
+SHAPES = {name: shape | dict(max_length=LENGTHS[name][0]) for name, shape in SHAPES.items()}
 TITLES = dict(listops="ListOps", text="Text", retrieval="Retrieval", image="Image", scifar="sCIFAR")
 TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  # of tables and figures
-TECHNIQUE = dict(listops="shuffling", text="denoising", retrieval="denoising", image="augmentation")
-TECHNIQUE |= dict(pathfinder="three sets")  # what paper A adds to the optimiser (Section 3); see load
 EXPECTED = {  # examples of the official files; official data with others are refused
     "listops": {"train": 96_000, "val": 2_000, "test": 2_000},
     "text": {"train": 22_500, "val": 2_500, "test": 25_000},
-    "retrieval": {"train": 147_086, "val": 18_090, "test": 17_437},
+    "retrieval": dict(zip(SPLITS, AAN_LINES.values())),
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
-MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
+HAS = {  # the tasks for which an argument of load means something
+    "augment": ("image", *PATHFINDER_SIZE),
+    "shuffle": ("listops",),
+    "denoise": ("text", "retrieval"),
+    "max_length": ("text", "retrieval"),  # a cut expression has no value, a cut image no meaning
+}
 
 
 def length(name, mini=False):
-    """The most symbols that a document of a task has."""
-    return MINI_LENGTHS[name] if mini else SHAPES[name]["max_length"]
+    """Symbols of the longest document of a task. Raises DataError where there is no mini tier."""
+    full, small = LENGTHS[name]
+    if mini and not small:
+        raise DataError(f"--mini: there is no mini {TITLES[name]}; choose another task or leave --mini out")
+    return small if mini else full
 
 
 # ------------------------------------------------------------------------------------------ shapes of things
@@ -139,13 +159,19 @@ class Task:
         self.lengths = {}  # positions of each example (n,), of a pair the longer document's; on the CPU
         for name, split in self.splits.items():
             edges, label = split.offsets.cpu(), split.label.cpu()
-            ends, known = (int(edges[0]), int(edges[-1])), torch.isin(label, torch.arange(self.classes)).all()
-            fits = ends == (0, len(split.tokens)) and len(edges) == self.docs * len(label) + 1
-            if not (known and fits and (edges.diff() >= 0).all()):
+            where, n = f"{self.name}, {name}", self.docs * len(label)
+            if not torch.isin(label, torch.arange(self.classes)).all():
+                found = f"{int(label.min())} to {int(label.max())}"
                 raise DataError(
-                    f"{self.name}, {name}: labels must be 0 to {self.classes - 1} and offsets ascend to the "
-                    "number of tokens; the files that it was read from are damaged, get them again"
+                    f"{where}: labels are {found}, but classes={self.classes} wants 0 to classes - 1"
                 )
+            ends = (len(edges), int(edges[0]), int(edges[-1]))
+            if ends != (n + 1, 0, len(split.tokens)) or (edges.diff() < 0).any():
+                raise DataError(f"{where}: offsets must be {n + 1}, rising from 0 to the number of tokens")
+            # Bytes always fit into a vocabulary of 256; others are looked at.
+            if self.first_id + 256 > self.vocab and len(split.tokens):
+                if (most := int(split.tokens.max()) + self.first_id) >= self.vocab:
+                    raise DataError(f"{where}: the largest id is {most}, but vocab={self.vocab}; give more")
             documents = edges.diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
             if name == "train":
@@ -280,7 +306,7 @@ def strided(batch, stride, channels=1):
         moved = place % apart.clamp(min=1) * order + place // apart.clamp(min=1)
         source = torch.where(place < apart * order, moved, place)
     if stride in ROTATED:
-        turned = (place + batch.tokens.sum(1, keepdim=True)) % length
+        turned = (place + batch.tokens.sum(1, keepdim=True)) % length.clamp(min=1)
         source = source.gather(1, torch.where(place < length, turned, place))
     source = (source[:, :, None] * channels + torch.arange(channels, device=device)).flatten(1)
     fields = {name: getattr(batch, name) for name in ("tokens", "target", "selected")}
@@ -299,28 +325,31 @@ def described(splits, made):
     return {"from": made, "counts": counts, "hash": digest.hexdigest()}
 
 
-def packed(root, task, made, make, **more):
+def packed(root, task, made, make, files=None, **more):
     """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, it is written from
-    make() -> {split: Split}, whole or not at all; the source says `made` and `more` of it. Raises DataError
-    for a folder of another task or with bytes that differ from its manifest."""
+    make() -> {split: Split}, whole or not at all; the source says `made` and `more` of it, and files(), what
+    is known of the files it is made of. Raises DataError for a folder of another task or with bytes that
+    differ from its manifest."""
     folder = root / "packed" / task
     with making(folder) as private:
         if private:
+            known = {"files": files()} if files else {}
             splits = make()
             private.mkdir()
             for name, part in product(SPLITS, Split._fields):
                 np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-            manifest = {"task": task} | described(splits, made) | more
+            manifest = {"task": task} | described(splits, made) | more | known
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
             arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
             splits[name] = Split(*map(torch.from_numpy, arrays))
-        if manifest == {"task": task} | described(splits, made) | more:
+        known = {"files": manifest["files"]} if files else {}
+        if manifest == {"task": task} | described(splits, made) | more | known:
             return splits, manifest
         raise ValueError(f"other data than its manifest says, or not those of '{task}'")
-    except (OSError, ValueError, TypeError, EOFError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         remedy = "delete it to have it made again, or choose another --data-dir"
         raise DataError(f"{folder} is incomplete or unreadable ({error}); {remedy}") from error
 
@@ -357,9 +386,35 @@ def example_keys(split, docs=1):
 
 # Where the folders of an unpacked release lie: it holds itself once more, and everyone uses the inner one.
 RELEASE = ("lra_release/lra_release", "lra_release", "")
-AAN_FILES = {split: f"new_aan_pairs.{name}.tsv" for split, name in zip(SPLITS, ("train", "eval", "test"))}
-# label, id1, id2, text1, text2 with tabs between
-AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]+)\2\tb(['"])([^\t]+)\4[\r\n]*""")
+AAN_FILES = dict(zip(SPLITS, AAN_LINES))
+# label, id1, id2, text1, text2 with tabs between; a text can be empty
+AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]*)\2\tb(['"])([^\t]*)\4[\r\n]*""")
+# Names that files of a task often have where nobody looks for them: those of S4, or of a part of a release.
+BESIDE = {"listops": r"listops(-1000)?|basic_\w+\.tsv", "image": "cifar-10-batches-py"}
+BESIDE |= {name: f"pathfinder({size})?" for name, size in PATHFINDER_SIZE.items()}
+
+
+@functools.cache
+def warn_of_files(root, name):
+    """Say it, once, where files lie beside where those of a task are looked for: nothing is generated or
+    fetched in their place without a word."""
+    for folder in (root / top for top in RELEASE):
+        names = os.listdir(folder) if folder.is_dir() else ()  # also of links that lead nowhere
+        for file in sorted(file for file in names if re.fullmatch(BESIDE[name], file)):
+            where = f"{folder / file} is not used for {TITLES[name]}"
+            print(f"warning: {where}; docs/data.md says where its files are looked for", file=sys.stderr)
+
+
+def data_folder(root):
+    """The data folder as a Path. One that is not there is made, and that is said: it may be a slip."""
+    root = Path(root)
+    if not root.exists():
+        print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"cannot make {root} ({error}); choose another --data-dir") from error
+    return root
 
 
 def released(root, name):
@@ -421,13 +476,28 @@ def read_imdb(folder):
 
 def find_aan(root):
     """The folder under `root` with the three AAN files. Raises DataError, which says how to get them."""
-    for folder in (root / "retrieval", *(root / top / "tsv_data" for top in RELEASE), root):
+    tops = (root / top / "tsv_data" for top in RELEASE)
+    for folder in (root / "retrieval", *tops, root / "aan", root):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
     files = ", ".join(AAN_FILES.values())
     command = f"python data.py --task retrieval --fetch --data-dir {root}"
-    advice = f"put them into {root / 'retrieval'}, or remove that folder and run `{command}` (8.2 GB)"
+    advice = f"put them into {root / 'retrieval'}, or remove that folder and run `{command}` (10.6 GB)"
     raise DataError(f"Retrieval needs {files}: {advice}")
+
+
+def aan_files(folder):
+    """What is known of the three AAN files in `folder`: the sha256 of each and, of fetched ones, from where.
+    Raises DataError where they are no longer what was fetched."""
+    known = {"sha256": {name: digest_of(folder / name)[0] for name in AAN_LINES}}
+    if (folder / FETCHED).exists():
+        fetched = json.loads((folder / FETCHED).read_text())
+        if fetched["sha256"] != known["sha256"]:
+            raise DataError(
+                f"{folder} is no longer what was fetched (sha256 differs); delete it, fetch it again"
+            )
+        known |= fetched
+    return known
 
 
 def read_aan_tsv(path, limit=4096):
@@ -460,20 +530,26 @@ def load_symbols(root, name, mini=False, limit=None):
     # The official examples are packed under a name of their own: under the common one, examples that were
     # generated before would be taken for them. Once packed, their files may go.
     official = released(root, "listops-1000") or (root / "packed" / "listops-official").exists()
-    if name == "listops" and (mini or not official):
+    read = functools.partial(read_official, root, name)
+    if name == "text":
+        splits, source = packed(root, "text", "aclImdb", read)
+    elif name == "retrieval":
+        files = lambda: aan_files(find_aan(root))  # noqa: E731
+        splits, source = packed(root, "retrieval", "lra_release", read, files)
+    elif official and not mini:
+        splits, source = packed(root, "listops-official", "lra_release", read)
+    else:
         pack, counts, lengths = "listops", EXPECTED["listops"], listops.LISTOPS_LENGTHS
         if mini:
             pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
+        else:
+            warn_of_files(root, name)
         generate = functools.partial(listops_splits, seed=0, lengths=lengths)
         splits, source = packed(root, pack, "generated", lambda: generate(counts), seed=0)
         if (limit or 0) > counts["train"]:
             fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
             whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
             splits["train"] = select(whole, torch.cat([torch.arange(counts["train"]), fresh]))
-    else:
-        pack = "listops-official" if name == "listops" else name
-        made = "aclImdb" if name == "text" else "lra_release"
-        splits, source = packed(root, pack, made, lambda: read_official(root, name))
     return Task(name, **SHAPES[name], **splits, source=source)
 
 
@@ -486,13 +562,19 @@ CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f
 
 def read_cifar(folder):
     """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) uint8), training images
-    first. Raises DataError for wrong sizes."""
+    first. Raises DataError for wrong sizes, a file without all ten classes and one file under two names."""
     files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
     for file in files:
         if not file.is_file() or file.stat().st_size != 10_000 * 3073:
             raise DataError(f"{file}: missing or not 30,730,000 bytes; unpack cifar-10-binary.tar.gz again")
     # A record is one label byte and 3,072 pixels, planes R, G, B.
     records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
+    parts = records.reshape(6, -1)
+    whole = all(np.array_equal(np.unique(part[::3073]), np.arange(10)) for part in parts)
+    if not whole or len({part[:3073].tobytes() for part in parts}) < 6:
+        raise DataError(
+            f"{folder}: a file has not the ten classes, or is there twice; unpack the archive again"
+        )
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), np.ascontiguousarray(records[:, 0])
 
@@ -518,6 +600,8 @@ def halved(pixels, channels=1):
 
 def load_image(root, name="image", mini=False):
     """CIFAR-10 in grey, or ("scifar") with its three colours at every position."""
+    if not (root / "cifar-10-batches-bin").exists():
+        warn_of_files(root, "image")
     fetch_archive(root, ARCHIVES["image"])
     rgb, label = read_cifar(root / "cifar-10-batches-bin")
     known = hashlib.sha256(label).hexdigest() == CIFAR_LABELS
@@ -590,7 +674,7 @@ class AugmentedImages(torch.utils.data.Dataset):
         epoch, i = item
         stream = np.random.SeedSequence((self.seed, epoch, i)).generate_state(1, np.uint64)[0]
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's global generator
-            torch.default_generator.manual_seed(int(stream >> 1))  # the CPU's alone: quicker
+            torch.default_generator.manual_seed(int(stream) >> 1)  # the CPU's alone: quicker
             image = paper_augmentation()(Image.fromarray(self.rgb[i]))
         return torch.from_numpy(np.array(image, np.uint8).reshape(-1))
 
@@ -609,47 +693,76 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
-    for index, pixels in zip(plan, loader):
+    for index, pixels in zip(plan, worked_off(loader)):
         batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         ids = pixels.to(batch.tokens.device, non_blocking=True).long() + task.first_id
         yield batch._replace(tokens=ids)
 
 
+def worked_off(loader):
+    """Yield what a loader's workers compute. They are gone however this ends: they ignore SIGTERM, so that
+    Python, which joins them when it ends, would wait for ever. Raises DataError for a worker that was killed
+    or whose code raised."""
+    others = multiprocessing.active_children()
+    try:
+        batches = iter(loader)
+        if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+            # torch's handler would raise anywhere. Without it a death shows where we wait for a batch.
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        yield from batches
+    except Exception as error:
+        told = str(error)
+        if " Traceback " in told:  # the worker's own, in which torch hands on what was raised there
+            file, line = re.findall(r'File "(.+)", line (\d+)', told)[-1]
+            where = f"{Path(file).name}, line {line}"
+            what = f"failed with {told.splitlines()[-1]!r} ({where}); mend that"
+        elif isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in told:
+            what = "was killed (memory full?)"
+        else:
+            raise
+        raise DataError(f"a worker that augments images {what}; the same command continues") from error
+    finally:
+        for worker in {*multiprocessing.active_children()} - {*others}:
+            worker.kill()
+            worker.join()
+
+
 def ignore_signals(worker):
-    """SIGTERM and SIGINT reach the whole process group; the loop stops its workers after the checkpoint."""
+    """SIGTERM and SIGINT reach the whole process group; the loop ends its workers after the checkpoint."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
-POSES = {  # of square images; those of "d4" make the eight poses of the square, exact on any grid
-    "flip": (lambda x: x.flip(2),),  # left to right
-    "d4": (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.mT),
-}
-
-
-def posed(batch, noise, poses):
-    """A batch of grey images, turned by each of some `poses`, or not: a coin an image and pose."""
+def flipped(batch, noise):
+    """A batch of grey square images, each mirrored left to right or not: a coin an image."""
     x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
-    for pose in poses:
-        coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
-        x = torch.where(coin, pose(x), x)
-    return batch._replace(tokens=x.flatten(1))
+    coin = torch.rand(len(x), 1, 1, generator=noise, device=x.device) < 0.5
+    return batch._replace(tokens=torch.where(coin, x.flip(2), x).flatten(1))
 
 
 # ------------------------------------------------------------------------------------------ pathfinder
 
 
 def load_pathfinder(root, name, levels, mini=False):
-    """Official PNG folders where they are, or were when they were packed; else our own sets. levels: one, or
-    "all" for paper A's three-set training."""
-    size, wanted = PATHFINDER_SIZE[name], tuple(pathfinder.FOLDERS) if levels == "all" else (levels,)
-    n = pathfinder.OFFICIAL_IMAGES
+    """Official PNG folders where they are, or were when they were packed; else our own sets. levels: those of
+    pathfinder.FOLDERS to train on (all three: paper A), as a tuple or one word; "all" is all."""
+    size, n = PATHFINDER_SIZE[name], pathfinder.OFFICIAL_IMAGES
+    wanted = (
+        tuple(pathfinder.FOLDERS) if levels == "all" else (levels,) if isinstance(levels, str) else levels
+    )
+    if not wanted or not set(wanted) <= set(pathfinder.FOLDERS):
+        raise DataError(f"Pathfinder has the levels {', '.join(pathfinder.FOLDERS)}, not {levels}")
+    if name != "pathfinder":
+        wanted = ("hard",)
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
         n, size, wanted = 40_000, 16, ("easy",)
+    wanted = [level for level in pathfinder.FOLDERS if level in wanted]
     hard = released(root, f"pathfinder{size}/{pathfinder.FOLDERS['hard']}")
     packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
     if mini or not (hard or any(pack.exists() for pack in packs.values())):
+        if not mini:
+            warn_of_files(root, name)
         source = {"from": "generated", "seed": 0}
         sets = [pathfinder.generate_set(root / f"pathfinder{size}-{x}", size, x, n) for x in wanted]
     else:  # once the folder is gone its packed levels stay; what is not packed is then refused
@@ -713,73 +826,89 @@ def smoke_task(name):
         splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1)
     elif name in PATHFINDER_SIZE:
         made, n = "generated", 300 if name == "pathfinder" else 40
-        block = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
-        splits = pathfinder_splits([(block.images.reshape(n, -1), block.label)])
+        images, label = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
+        splits = pathfinder_splits([(images.reshape(n, -1), label)])
     elif name in ("text", "retrieval"):
         splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
     else:
         splits = {s: smoke_image(n, draw, shape.get("channels", 1)) for s, n in zip(SPLITS, (500, 100, 100))}
     if made == "stand-in":
         print(f"smoke: {name} is a small synthetic stand-in, not the real data")
-    return Task(name, **shape, **splits, source=described(splits, made))
+    rgb = None
+    if name == "image":  # three equal colours: grey again what they were, and augmented like CIFAR-10's
+        rgb = splits["train"].tokens.numpy().reshape(-1, 32, 32, 1).repeat(3, axis=3)
+    return Task(name, **shape, **splits, source=described(splits, made), rgb=rgb)
 
 
 # ------------------------------------------------------------------------------------------ load
 
 
-def load(name, root, *, augment="paper", denoise=False, levels="all", limit=None, max_length=None,
-         smoke=False, mini=False, stride=1, seed=0):  # fmt: skip
+def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, augment="none",
+         levels=("hard",), seed=0, stride=1, shuffle=False, denoise=False):  # fmt: skip
     """The task `name`, ready to train on.
 
     root        data folder; what is missing is generated or fetched into it, once
-    augment     training examples: "paper" (ListOps shuffling, CIFAR-10 AutoAugment), "none", and for grey
-                images "flip" (left-right) and "d4" (the eight poses of the square)
-    denoise     corrupt training batches for paper A's denoising loss (the texts)
-    levels      Pathfinder: train on "all" three difficulties (paper A) or on "hard" alone
+    mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
+                pixels; with the accuracy of rules that need no model in task.source["baselines"]
+    smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network
     limit       keep so many training examples, smaller sets nested in larger ones, and no more for validation
                 than those; all test examples. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
-    smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network, no torchvision
-    mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
-                pixels; with the accuracy of rules that need no model in task.source["baselines"]
-    stride      order of the positions: 1 as they are, else see strided
+    augment     training images: "none", "flip" (left to right) or "paper" (paper A's, of CIFAR-10)
+    levels      Pathfinder: train on these of "easy", "intermediate", "hard"; validate and test on the hardest
     seed        of the per-image augmentation streams
+    stride      order of the positions: 1 as they are, else see strided
+    shuffle     ListOps: a fresh order of the arguments in every training batch (paper A)
+    denoise     texts: corrupt training batches for paper A's denoising loss
 
-    Raises DataError for data that cannot be had or are damaged.
+    Raises DataError for data that cannot be had or are damaged, and for arguments that a task cannot follow.
     """
-    root = Path(root)
-    require_flags(name, None if augment in ("paper", "none") else augment, max_length)
+    refuse(name, augment=None if augment == "none" else augment, shuffle=shuffle, denoise=denoise)
+    refuse(name, max_length=max_length)
+    small = length(name, mini)
+    root = Path(root) if smoke else data_folder(root)
     if smoke:
         task = smoke_task(name)
-    elif mini and name not in MINI_LENGTHS:
-        raise DataError(f"--mini: there is no mini {name}; choose another task or leave --mini out")
     elif name in PATHFINDER_SIZE:
-        task = load_pathfinder(root, name, levels if name == "pathfinder" else "hard", mini)
+        task = load_pathfinder(root, name, levels, mini)
     elif name in ("image", "scifar"):
         task = load_image(root, name, mini)
     else:
         task = load_symbols(root, name, mini, limit)
     if mini and not smoke:
-        task.source["baselines"], max_length = baselines(task), max_length or MINI_LENGTHS[name]
-    return dressed(task, augment, denoise, limit, max_length, stride, seed)
+        task.source["baselines"], max_length = baselines(task), max_length or small
+    return dressed(task, limit, max_length, augment, seed, stride, shuffle, denoise)
 
 
-def dressed(task, augment="none", denoise=False, limit=None, max_length=None, stride=1, seed=0):
+def dressed(
+    task, limit=None, max_length=None, augment="none", seed=0, stride=1, shuffle=False, denoise=False
+):
     """A task that is all there as it is trained on; arguments as in load."""
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed)
     if limit is not None:
         task = limited(task, limit)
-    transforms = []
-    if augment in POSES:
-        transforms = [functools.partial(posed, poses=POSES[augment])]
-    if task.name == "listops" and augment == "paper":
-        shuffle = listops.shuffle_listops
-        transforms = [lambda batch, noise: batch._replace(tokens=shuffle(batch.tokens, batch.mask, noise))]
-    if denoise and task.first_id <= MASK:
-        raise DataError(f"denoising is for the texts: the id {MASK} is a symbol of {task.name}, not the mask")
+    transforms = [flipped] if augment == "flip" else []
+    if shuffle:
+        order = listops.shuffle_listops
+        transforms = [lambda batch, noise: batch._replace(tokens=order(batch.tokens, batch.mask, noise))]
     if denoise:
         transforms.append(functools.partial(corrupt, vocab=task.vocab))
     return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None)
+
+
+def refuse(name, **wanted):
+    """Raise DataError for arguments of load that a task cannot follow; None and False are not wanted."""
+    for what, value in wanted.items():
+        if value not in (None, False) and name not in HAS[what]:
+            others = ", ".join(TITLES[other] for other in HAS[what])
+            what = what if value is True else f"--{what.replace('_', '-')} {value}"
+            raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
+    augment, cut = wanted.get("augment"), wanted.get("max_length")
+    if augment not in (None, "none", "flip", "paper") or (augment == "paper" and name != "image"):
+        known = "paper, flip" if name == "image" else "flip"
+        raise DataError(f"--augment {augment}: {TITLES[name]} has {known} and none; choose one of them")
+    if cut and cut > length(name):  # the model would grow and the data would not
+        raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
 
 
 def limited(task, limit):
@@ -798,102 +927,79 @@ def first_of(task, split, n, flag):
     return replace(task, **{split: select(whole, fixed_order(len(whole.label))[:n], task.docs)})
 
 
-def load_tsv(path, max_length=4096, **options):
-    """A task of one's own: lines label<TAB>text -> Task, cut 80 / 10 / 10 by fixed_order, texts as bytes.
-    Labels are words; classes are in their order. Options as in load: denoise, limit, stride. Raises DataError
-    for a file that is not like that."""
+def load_tsv(path, max_length=4096, most_classes=20, **options):
+    """A task of one's own: lines label<TAB>text in UTF-8 -> Task, cut 80 / 10 / 10 by fixed_order, texts as
+    bytes. Labels are words, without the blanks around them; classes are in their order. Prints the classes.
+    Options as in load: denoise, limit, stride. Raises DataError for a file that is not like that."""
     path = Path(path)
-    rows = [line.partition(b"\t") for line in path.read_bytes().splitlines()]
-    for number, (label, _, text) in enumerate(rows, 1):
-        if not label or not text:
-            raise DataError(f"{path}, line {number}: this is not a label, a tab and a text")
-    n, classes = len(rows), sorted({row[0] for row in rows})
-    if len(classes) < 2 or n < 10:
-        raise DataError(f"{path} has {n} lines and {len(classes)} labels; give at least ten and two")
-    label = torch.tensor([classes.index(label) for label, _, _ in rows])
-    whole = Split(*ragged([text for _, _, text in rows]), label)
+    try:
+        content = path.read_bytes()
+        content = content.decode("utf-8-sig").encode()  # without the mark that Windows begins a file with
+    except (OSError, ValueError) as error:
+        remedy = "give a text file in UTF-8, a line for each example: a label, a tab and a text"
+        raise DataError(f"cannot read {path} ({error}); {remedy}") from error
+    labels, texts, first = [], [], {}
+    for number, line in enumerate(content.splitlines(), 1):
+        label, _, text = line.partition(b"\t")
+        labels.append(label.decode().strip())
+        texts.append(text)
+        if not labels[-1] or not text or b"\0" in line:
+            raise DataError(f"{path}, line {number}: this is not a label, a tab and a text in UTF-8")
+        first.setdefault(labels[-1], number)
+    n, counts = len(labels), {label: labels.count(label) for label in sorted(first)}
+    if len(counts) < 2 or n < 10:
+        raise DataError(f"{path} has {n} lines and {len(counts)} labels; give at least ten and two")
+    if len(counts) > most_classes:
+        shown, remedy = ", ".join([*counts][:5]), f"if so, say load_tsv(..., most_classes={len(counts)})"
+        raise DataError(f"{path} has {len(counts)} labels ({shown}, ...): are these classes? {remedy}")
+    for label, count in counts.items():
+        if count == 1:
+            what = f"no other line has the label {label!r}; is it a header or a slip? Delete or mend it"
+            raise DataError(f"{path}, line {first[label]}: {what}")
+    print(f"{path.name}: {n:,} lines; " + ", ".join(f"{label} {count:,}" for label, count in counts.items()))
+    classes = [*counts]
+    label = torch.tensor([classes.index(label) for label in labels])
+    whole = Split(*ragged(texts), label)
     parts = fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])
     splits = {name: select(whole, index) for name, index in zip(SPLITS, parts)}
     task = Task(path.stem, len(classes), 259, 3, max_length, **splits, source=described(splits, path.name))
     return dressed(task, **options)
 
 
-def technique_rows(name, techniques="yes", mini=False):
-    """What a recipe of paper A says of its techniques; without them ("no") Pathfinder is the hard set alone
-    for three times the epochs. Mini images are flipped only: AutoAugment would cost more than their step."""
-    if techniques == "yes" and not (mini and name == "pathfinder"):  # one set, see load_pathfinder
-        rows = {"technique": TECHNIQUE[name], "augment": "flip" if mini and name == "image" else "paper"}
-        return rows | ({"denoise_norm": "set"} if TECHNIQUE[name] == "denoising" else {})
-    epochs = {"epochs": 200} if name == "pathfinder" and not mini else {}
-    return {"technique": "none", "augment": "none"} | epochs
-
-
 def load_for(args, name, recipe, seed):
-    """The task `name` as the common flags `args` and a recipe want it; see load."""
-    train = recipe["train"]
-    technique = train.get("technique")
-    return load(
-        name,
-        args.data_dir,
-        augment="paper"
-        if technique in ("augment paper", "shuffle")
-        else "flip"
-        if technique == "augment flip"
-        else "none",
-        denoise=technique == "denoise",
-        levels="all" if technique == "three sets" else "hard",
-        stride=train.get("stride", 1),
-        limit=args.limit,
-        max_length=args.max_length,
-        smoke=args.smoke,
-        mini=args.mini,
-        seed=seed,
-    )
+    """The task `name` as the common flags `args` and a recipe want it; see load. Its technique is one
+    of paper A's (Section 3), or None."""
+    technique = recipe["train"].get("technique")
+    arguments = {
+        None: {},
+        "augment paper": {"augment": "paper"},
+        "augment flip": {"augment": "flip"},
+        "three sets": {"levels": tuple(pathfinder.FOLDERS)},
+        "denoise": {"denoise": True},
+        "shuffle": {"shuffle": True},
+    }[technique]
+    arguments |= {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
+    return load(name, args.data_dir, seed=seed, stride=recipe["train"].get("stride", 1), **arguments)
 
 
 def require(names, args):
     """Check all tasks before the first is trained -> `names`. Raises DataError for flags that one of them
     cannot follow, and for Retrieval where it is missing, which among several tasks is only a warning."""
     for name in names:
-        require_flags(name, args.augment, args.max_length)
-    try:
-        if "retrieval" in names and not args.smoke and not is_present("retrieval", args.data_dir):
-            find_aan(args.data_dir)
-    except DataError as error:
-        if len(names) == 1:
-            raise
-        print(f"warning: {error}; the other tasks are trained", file=sys.stderr)
+        refuse(name, augment=args.augment, max_length=args.max_length)
+    if "retrieval" in names and not args.smoke:
+        root = data_folder(args.data_dir)
+        try:
+            if not (root / "packed" / "retrieval").exists():
+                find_aan(root)
+        except DataError as error:
+            if len(names) == 1:
+                raise
+            print(f"warning: {error}; the other tasks are trained", file=sys.stderr)
     return names
 
 
-def require_flags(name, augment, max_length):
-    """Raise DataError for flags that a task cannot follow: a cut expression has no value, a cut image no
-    meaning, and models would grow with a length that the data do not have."""
-    has = {"listops": ("paper", "none"), "image": ("paper", *POSES, "none")}  # "none": not the paper's
-    has = (has | dict.fromkeys(PATHFINDER_SIZE, (*POSES,))).get(name, ())
-    if augment is not None and augment not in has:
-        known = ", ".join(has) or "none"
-        raise DataError(f"--augment {augment}: {TITLES[name]} has {known}; leave the flag out")
-    if max_length is not None and name not in ("text", "retrieval"):
-        raise DataError(f"--max-length cuts texts; {name} cannot be cut, leave the flag out")
-    if max_length is not None and max_length > SHAPES[name]["max_length"]:
-        raise DataError(f"--max-length: {name} has at most {SHAPES[name]['max_length']} bytes, give no more")
-
-
 # ------------------------------------------------------------------------------------------ look inside
-
-
-def is_present(name, root, mini=False, level="hard"):
-    """Whether a task (of Pathfinder, a level) is ready in `root`: packed, generated, or for Image unpacked.
-    Files put there by hand that are still to be packed do not count."""
-    folders = [f"packed/{name}", f"packed/{name}-official"]
-    if name in ("image", "scifar"):
-        folders = ["cifar-10-batches-bin"]
-    elif mini and name in ("listops", "pathfinder"):
-        folders = ["packed/listops-mini" if name == "listops" else "pathfinder16-easy"]
-    elif name in PATHFINDER_SIZE:
-        folders = [f"packed/{name}-{level}", f"pathfinder{PATHFINDER_SIZE[name]}-{level}"]
-    return any((root / folder).exists() for folder in folders)
 
 
 def baselines(task):
@@ -906,24 +1012,19 @@ def baselines(task):
     return {rule: round(float(hits.double().mean()), 4) for rule, hits in right.items()}
 
 
-def check(name, root, mini=False):
+def facts(task):
     """Facts about a task as {heading: text}: what to compare before trusting an accuracy."""
-    three = all(is_present("pathfinder", root, level=level) for level in pathfinder.FOLDERS)
-    task = load(name, root, augment="none", levels="all" if three else "hard", mini=mini)
     shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
     lengths = torch.cat(list(task.lengths.values())).double()
-    symbols = sum(np.bincount(split.tokens.numpy(), minlength=256) for split in task.splits.values())
     seen, repeated = set(example_keys(task.train, task.docs)), []
     for split in ("val", "test"):
         keys = example_keys(task.splits[split], task.docs)
-        repeated.append(f"{sum(key in seen for key in keys)} of {split}")
+        repeated.append(f"{sum(key in seen for key in keys):,} of {split}")
         seen.update(keys)
     return {
-        "task": name + " (mini)" * mini,
         "from": task.source["from"],
         "train / val / test": " / ".join(f"{len(split.label):,}" for split in task.splits.values()),
         "class shares of train %": f"{100 * shares.min():.1f} to {100 * shares.max():.1f}",
-        "symbols": str((symbols > 0).sum()),
         "positions min / median / max": f"{lengths.min():.0f} / {lengths.median():.0f} / {lengths.max():.0f}",
         "already in an earlier split": ", ".join(repeated),
         "test accuracy of baselines %": ", ".join(f"{k} {100 * v:.1f}" for k, v in baselines(task).items()),
@@ -933,40 +1034,43 @@ def check(name, root, mini=False):
 
 def show(name, root):
     """Save a picture of a task's examples to <root>/<name>.png."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DataError("figures need matplotlib: pip install matplotlib") from None
 
-    if name == "image" or name in PATHFINDER_SIZE:
-        figure = Figure(figsize=(12, 12.6), layout="constrained")
-        for axis, (picture, title) in zip(figure.subplots(6, 6).flat, pictures(name, root)):
+    figure = Figure(
+        figsize=(14, 4) if name in ("listops", "text", "retrieval") else (12, 6.3), layout="constrained"
+    )
+    if name == "listops":
+        draw_listops(figure.subplots(), load(name, root))
+        figure.legend(loc="outside lower right", ncols=4)
+    elif name in ("text", "retrieval"):
+        lengths = load(name, root).lengths["train"].numpy()
+        figure.subplots().hist(lengths, 64)
+        figure.axes[0].set(xlabel="length (bytes, cut)", ylabel="training examples", title=TITLES[name])
+    else:
+        for axis, (picture, title) in zip(figure.subplots(3, 6).flat, pictures(name, root)):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
             axis.set_title(title, fontsize=9)
             axis.set_axis_off()
-    else:
-        figure = Figure(figsize=(14, 4), layout="constrained")
-        draw = draw_listops if name == "listops" else draw_lengths
-        draw(figure.subplots(), load(name, root))
-        figure.legend(loc="outside lower right", ncols=4)
-    root.mkdir(parents=True, exist_ok=True)
     figure.savefig(root / f"{name}.png", dpi=120)
     print(f"figure: {root / name}.png")
 
 
 def pictures(name, root):
-    """36 pictures with their titles. Pathfinder: of each level six images, and what the generator knows of
-    them. Image: six images, as they are, grey, and four times as augmentation shows them to the model."""
+    """18 pictures with their titles. Pathfinder: six images of each level. Image: three images, as they are,
+    grey, and four times as paper A's augmentation shows them to the model."""
     if name == "image":
-        rgb = load(name, root).rgb
+        rgb = load(name, root, augment="paper").rgb
         views = AugmentedImages(rgb, seed=0)
-        for i in range(6):
+        for i in range(3):
             yield from ((rgb[i], "original"), (grey(rgb[i]), "grey"))
             yield from ((views[(epoch, i)].view(32, 32), f"epoch {epoch + 1}") for epoch in range(4))
         return
-    white, blue, orange, silver = (255, 255, 255), (0, 114, 178), (230, 159, 0), (200, 200, 200)
-    colours = np.array([white, blue, orange, orange, silver, blue, orange, orange], np.uint8)  # of mask bits
     for level in pathfinder.FOLDERS:
-        block = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6, masks=True)
-        yield from zip(block.images, (f"{level}: {'' if y else 'not '}connected" for y in block.label))
-        yield from zip(colours[block.masks], (f"2 target snakes, {n} others" for n in block.distractors))
+        images, label = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6)
+        yield from zip(images, (f"{level}: {'' if y else 'not '}connected" for y in label))
 
 
 def draw_listops(axis, task):
@@ -989,21 +1093,13 @@ def draw_listops(axis, task):
     axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
 
 
-def draw_lengths(axis, task):
-    """Histogram of document lengths in bytes."""
-    for split in ("train", "test"):
-        axis.hist(task.splits[split].offsets.diff().numpy(), 64, histtype="step", label=split)
-    title = f"{task.name}: cut at {task.max_length:,} bytes"
-    axis.set(xlabel="length (bytes)", ylabel="documents", title=title)
-
-
 def main(argv=None):
     tasks = [name for name in SHAPES if name != "scifar"]  # whose files are Image's
     parser = argparse.ArgumentParser(
-        description="Prepare, fetch, check and look at the data of the Long Range Arena.",
+        description="Prepare, fetch and look at the data of the Long Range Arena.",
         epilog="ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170 MB); Retrieval "
-        "is unpacked from the 8.2 GB LRA release with --fetch. Files put into the data folder by hand take "
-        "precedence and, except CIFAR-10's, are cached: after changing them remove DIR/packed/TASK*.",
+        "(10.6 GB) only with --fetch. Files put into the data folder by hand take precedence and, except "
+        "CIFAR-10's, are cached: after changing them remove DIR/packed/TASK*.",
     )
     add, what = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     # fmt: off
@@ -1011,10 +1107,10 @@ def main(argv=None):
         help=f"one or more of {', '.join(tasks)}, or all (default all)")
     add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data folder (default data)")
     add("--mini", action="store_true", help="the tasks of the mini tier")
-    add("--url", metavar="URL", help="with --fetch of one task: its archive on a mirror")
-    what.add_argument("--prepare", action="store_true", help="make the tasks ready to train on")
-    what.add_argument("--fetch", action="store_true", help="fetch what cannot be generated, Retrieval too")
-    what.add_argument("--check", action="store_true", help="print facts about the tasks that are present")
+    add("--url", metavar="URL", help="with --fetch of one task: its archive, or the folder of Retrieval's "
+        "three files, on a mirror")
+    what.add_argument("--prepare", action="store_true", help="make the tasks ready, print facts about them")
+    what.add_argument("--fetch", action="store_true", help="the same, and fetch Retrieval too")
     what.add_argument("--show", action="store_true", help="save a picture of each task to DIR/<task>.png")
     # fmt: on
     args = parser.parse_args(argv)
@@ -1023,16 +1119,20 @@ def main(argv=None):
     if args.show and args.mini:
         parser.error("--show draws the full tasks; leave --mini out")
     if "all" in args.task:
-        args.task = [name for name in tasks if name in MINI_LENGTHS or not args.mini]
+        args.task = [name for name in tasks if LENGTHS[name][1] or not args.mini]
     code = 0
     for name in args.task:
         try:
-            attend_to(name, args)
+            root = data_folder(args.data_dir)
+            if args.fetch and not (root / "packed" / name).exists():
+                fetch(name, root, args.url)
+            if args.show:
+                show(name, root)
+            else:
+                found = {"task": TITLES[name]} | facts(load(name, root, mini=args.mini))
+                print("\n".join(f"{heading:30} {text}" for heading, text in found.items()) + "\n", flush=True)
         except KeyboardInterrupt:
             parser.exit(130, "interrupted; the same command continues\n")
-        except BrokenPipeError:  # `| head`: nobody reads on
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-            parser.exit(141)
         except (DataError, OSError) as error:  # does not keep the other tasks from their turn
             print(f"error: {error}", file=sys.stderr)
             code = 2
@@ -1040,23 +1140,14 @@ def main(argv=None):
         parser.exit(code)
 
 
-def attend_to(name, args):
-    """Do for one task what the command line asks."""
-    root = args.data_dir
-    if args.check and is_present(name, root, args.mini):
-        facts = check(name, root, args.mini)
-        print("\n".join(f"{heading:30} {text}" for heading, text in facts.items()) + "\n", flush=True)
-    elif args.check:
-        print(f"{name} is not ready in {root}; --prepare or --fetch makes it so\n", flush=True)
-    elif args.show:
-        show(name, root)
-    elif args.fetch and name not in ARCHIVES:
-        print(f"{name}: nothing to fetch, --prepare generates it", flush=True)
+def fetch(name, root, url=None):
+    """Fetch the files of a task that is not generated, from `url` if given. Raises DataError."""
+    if name == "retrieval":
+        fetch_retrieval(root, url)
+    elif name in ARCHIVES:
+        fetch_archive(root, ARCHIVES[name], url)
     else:
-        if args.fetch and not is_present(name, root):  # load() never starts the 8.2 GB by itself
-            fetch_archive(root, ARCHIVES[name], args.url)
-        made = load(name, root, mini=args.mini).source
-        print(f"{name}: {made['counts']} from {made['from']}, hash {made['hash'][:12]}", flush=True)
+        print(f"{name}: nothing to fetch, it is generated", flush=True)
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
 
 def build(task, recipe):
     """Embedding, `depth` blocks, mean pooling, a linear head; for the texts a second linear head that
-    restores corrupted bytes. What differs between the rows is how the taps of a block's long kernel are made."""
+    restores corrupted bytes. The rows differ in how the taps of a long kernel are made."""
     return models.SequenceModel(
         **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs, max_length=task.max_length,
         denoise=recipe["train"]["technique"] == "denoise",

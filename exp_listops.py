@@ -15,10 +15,10 @@ guessing its arguments by THEIR operation gets 59 %, solving two levels 73 %. Ex
 deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to generate; `--smoke` seconds.
 """
 
-import datetime
 import math
 import statistics
 import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,25 +26,20 @@ import torch
 
 import common
 import data
-import exp_locality
-import exp_multitask
 import listops
 import models
 import records
-from records import markdown, percent, summary
-
-MODEL = exp_multitask.paper_number(exp_multitask.TABLE2, "listops", "Transformer ‡")  # "around 63 %"
-FIGURE1_LIMIT = 14_000  # its common limit of the counts
 
 # ------------------------------------------------------------------------------------------ the idea
 
 OPERATIONS = ("MAX", "MED", "MIN", "SM")  # in the order of their symbols, which is the paper's
 GREEDY = np.array([9, 4, 0, -1])  # the commonest label of each; SM has none, -1 stands for a random digit
 # {rule: (levels worked out, words, Appendix B's accuracy in percent, which it rounds)}
-RULES = {"always-0": (None, "always 0", 17), "root": (0, "root operation's commonest label", 36)} | {
-    f"top-{d}": (d, f"top {d} level{'s' * (d > 1)} exact, the rest guessed by operation", None)
-    for d in range(1, 6)
-}
+RULES = {
+    "always-0": (None, "always 0", 17),
+    "root": (0, "root operation's commonest label", 36),
+    "top-1": (1, "top level exact, the rest guessed by operation", None),
+} | {f"top-{d}": (d, f"top {d} levels exact", None) for d in range(2, 6)}
 
 
 def solve_top(tokens, offsets, depth, draw):
@@ -90,16 +85,16 @@ def counted(roots, labels):
 
 def run_cell(args, task, rule, seed):
     """Measure one rule on all three splits and record it as a run that was trained on nothing."""
-    identity = records.make_identity(args, __file__, task, "rule", {"rule": rule}, seed, {})
+    nothing = {"model": {}, "train": {"technique": None}}
+    identity = records.make_identity(args, __file__, task, "rule", {"rule": rule}, seed, nothing)
     name = records.run_name(identity)
     if records.is_done(args, __file__, name):
         return
     started = time.monotonic()
     line = {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
-    line |= dict(run=name, budget=records.budget(args, {}, {}), data=task.source, argv=args.argv)
-    line |= dict(git=args.git[0], dirty=args.git[1], code=records.code_hash(__file__))
-    line |= dict(seconds=round(time.monotonic() - started, 1))
-    line |= dict(date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"))
+    line |= {"row": rule, "terms": "", "run": name, "budget": records.budget(args, "")}
+    line |= {"seconds": round(time.monotonic() - started, 1), "data": task.source}
+    line |= {"device": common.device_name(torch.device("cpu")), **records.where_it_ran(args, __file__)}
     records.append_record(args.out / "results.jsonl", identity | line)
     train, test = line["train_acc"], line["test_acc"]
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
@@ -117,12 +112,12 @@ def trained_model(args):
 def rebuilt(path):
     """(name, model) of a best.pt that any of the scripts has written."""
     model, state = records.rebuilt(path, models.SequenceModel)
-    arguments = model.arguments
+    arguments, hp = model.arguments, state.get("hp", {})
     if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
         raise common.UserError(f"{path} is of another task; give the best.pt of a ListOps run")
-    if "objective" in state.get("hp", {}):
+    if "objective" in hp:
         raise common.UserError(f"{path} is pretrained only and has no trained classifier; give another")
-    if state.get("hp", {}).get("stride", 1) != 1:
+    if hp.get("stride", 1) != 1:
         raise common.UserError(f"{path} was trained on symbols in another order; give another")
     return arguments["block"], model
 
@@ -145,56 +140,55 @@ def predictions(model, task, split, args):
 
 
 def report(args):
-    found = records.report_records(args, __file__, ("listops",), ("rule",), ("rule",))
-    groups = records.grouped(
-        found, lambda r: (r["budget"] == "mini", r["data"]["from"], r["limit"], r["data"]["hash"])
-    )
-    empty = [((False, "not run", None, None), [])]
-    for (mini, source, limit, _), group in sorted(groups.items(), key=str) or empty:
-        print("### Appendix B: what simple rules get on ListOps" + " (mini tier)" * mini)
-        print(f"\nAccuracy in %, data: {source}{', 20 to 96 tokens' * mini}\n")
+    """The rules, yours and this repository's beside the paper's, which are of the training examples."""
+    exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
+    if args.against:
+        return records.compare(args, exp, records.experiment(args.against))
+    for tier in ["mini"] if args.mini else ["paper", "mini"]:
+        print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
         for rule, (_, words, paper) in RULES.items():
-            ours = [r for r in group if r["cell"]["rule"] == rule]
-            train = statistics.mean(r["train_acc"] for r in ours) if ours else None
-            difference = None if None in (train, paper) else train - paper / 100
-            row = [words, f"≈ {paper}" if paper else "—", percent(train), percent(difference, signed=True)]
-            rows.append([*row, summary(ours)])
-        rows.append(["Transformer ‡ (Table 2)", f"{MODEL:.2f}", "—", "—", "see exp_multitask"])
-        counts = group[0]["data"]["counts"] if group else data.EXPECTED["listops"]
-        examples = f"{limit or counts['train']:,}"
-        header = ["Rule", "paper", f"ours, {examples} training examples", "difference", "ours, test examples"]
-        print(markdown(header, rows) + "\n")
-    print(
-        "Guesses by operation: MIN 0, MAX 9, MED 4 (the median of an even number of arguments is cut to a\n"
-        "whole number, as in the data), SM a random digit. n counts draws of these digits; — = not run or\n"
-        "not given.\n"
-    )
+            wanted = {"exp": exp, "row": rule, "budget": tier}.items()
+            found = [records.best_recipe([r for r in some if wanted <= r.items()]) for some in both]
+            rows.append([words, f"≈ {paper}" if paper else "", *map(train_and_test, found)])
+        header = ["Rule", "paper, train", "yours, train / test", "this repository"]
+        print(records.markdown(header, rows) + "\n")
+    print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the paper's")
+    print("Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9, MED 4 (the median of an even")
+    print("number of arguments is cut to a whole number, as in the data), SM a random digit.")
 
+
+def train_and_test(group):
+    train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
+    return train + records.summary(group)
+
+
+# ------------------------------------------------------------------------------------------ the figures
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(ylabel, title):
-    """A panel for each root operation: (figure, axes)."""
+def four_panels(heights, titles, ylabel, title):
+    """Bars (4, 10), a panel for each root operation, a bar for each label: (figure, axes, bars of each)."""
     figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
-    for axis in axes:
-        axis.set(xticks=range(10), xlabel="label", axisbelow=True)
+    bars = []
+    for i, axis in enumerate(axes):
+        axis.set(xticks=range(10), xlabel="label", axisbelow=True, title=f"root {OPERATIONS[i]}: {titles[i]}")
         axis.grid(axis="y", alpha=0.3)
+        hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
+        bars.append(axis.bar(range(10), heights[i], color=COLOURS[i], hatch=hatch, edgecolor="white"))
     axes[0].set_ylabel(ylabel)
-    figure.suptitle(title)
-    return figure, axes
+    figure.suptitle(f"{title} (hatched: the greedy answer)")
+    return figure, axes, bars
 
 
-def plot_labels(counts, path):
+def plot_labels(task, path):
     """Figure 1: number of training examples with each label, by root operation."""
+    roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
+    counts = counted(roots.numpy(), task.train.label.numpy())
+    titles = [f"{row.max() / max(1, row.sum()):.1%} are {row.argmax()}" for row in counts]
     title = "ListOps: the root operation alone tells much about the label, except for SM"
-    figure, axes = four_panels("training examples", title)
-    for operation, row, axis, colour in zip(OPERATIONS, counts, axes, COLOURS):
-        axis.bar(range(10), row, color=colour)
-        top = int(row.argmax())
-        axis.set_title(f"root {operation}: {row[top] / max(1, row.sum()):.1%} are {top}")
-    axes[0].set_ylim(0, max(FIGURE1_LIMIT, counts.max()) if counts.sum() > 50_000 else None)
+    figure, *_ = four_panels(counts, titles, "training examples", title)
     records.save_figure(figure, path)
 
 
@@ -219,18 +213,14 @@ def plot_gain(roots, labels, predicted, name, path):
 
 
 def plot_breakdown(roots, labels, predicted, name, path):
-    """Figure 3: accuracy of the model for each root operation and label."""
+    """Figure 3: accuracy of the model for each root operation and label; the numbers are examples."""
     right = predicted == labels
-    title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
-    figure, axes = four_panels("accuracy (%)", f"{title} (numbers: examples; hatched: the greedy answer)")
     counts, hits = counted(roots, labels), counted(roots[right], labels[right])
-    for operation, axis in enumerate(axes):
-        hatch = ["//" if label == GREEDY[operation] else "" for label in range(10)]
-        heights = 100 * hits[operation] / counts[operation].clip(1)
-        bars = axis.bar(range(10), heights, color=COLOURS[operation], hatch=hatch, edgecolor="white")
-        axis.bar_label(bars, counts[operation], padding=2, fontsize=7)
-        share = hits[operation].sum() / max(1, counts[operation].sum())
-        axis.set_title(f"root {OPERATIONS[operation]}: {share:.1%} right")
+    titles = [f"{share:.1%} right" for share in hits.sum(1) / counts.sum(1).clip(1)]
+    title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
+    figure, axes, bars = four_panels(100 * hits / counts.clip(1), titles, "accuracy (%)", title)
+    for axis, group, numbers in zip(axes, bars, counts):
+        axis.bar_label(group, numbers, padding=2, fontsize=7)
     axes[0].set_ylim(0, 108)
     records.save_figure(figure, path)
 
@@ -238,25 +228,24 @@ def plot_breakdown(roots, labels, predicted, name, path):
 def draw(args, task, figures, chosen):
     """`chosen`: (name, model) for Figures 2 and 3, or None for the best finished run's."""
     if 1 in figures:
-        roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
-        plot_labels(counted(roots.numpy(), task.train.label.numpy()), args.out / "listops-figure1.png")
+        plot_labels(task, args.out / "listops-figure1.png")
     if figures == {1}:
         return
     chosen = chosen or trained_model(args)
+    if not chosen and args.smoke:
+        size = dict(depth=2, d_model=16, d_hidden=16, kernel=5, vocab=task.vocab, classes=task.classes)
+        chosen = "conv, untrained", models.SequenceModel("conv", **size)
     if not chosen:
-        missing = (
-            f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
-            "--checkpoint, or train one with `python exp_multitask.py --task listops --model transformer`"
-        )
+        missing = f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
+        missing += "--checkpoint, or train one: python exp_multitask.py --task listops --model transformer"
         if args.figure:  # it was asked for
             raise common.UserError(missing)
         return print(missing)
-    name, model = chosen
-    found = predictions(model, task, "test", args)
+    answers = predictions(chosen[1], task, "test", args)
     if 2 in figures:
-        plot_gain(*found, name, args.out / "listops-figure2.png")
+        plot_gain(*answers, chosen[0], args.out / "listops-figure2.png")
     if 3 in figures:
-        plot_breakdown(*found, name, args.out / "listops-figure3.png")
+        plot_breakdown(*answers, chosen[0], args.out / "listops-figure3.png")
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -265,29 +254,23 @@ def draw(args, task, figures, chosen):
 def main(argv=None):
     parser = common.make_parser(__doc__, ("listops",), techniques=False, trains=False)
     # fmt: off
-    add = parser.add_argument
-    add("--figure", nargs="+", type=int, choices=(1, 2, 3),
+    parser.add_argument("--figure", nargs="+", type=int, choices=(1, 2, 3),
         help="draw only these (default: measure the rules and draw all)")
-    add("--checkpoint", type=Path, metavar="FILE", help="best.pt of the ListOps model for Figures 2 and 3")
+    parser.add_argument("--checkpoint", type=Path, metavar="FILE",
+        help="best.pt of the ListOps model for Figures 2 and 3")
     # fmt: on
-    parser.set_defaults(task=["listops"], no_techniques=False, norm_place=None)  # two of exp_locality
+    parser.set_defaults(task=["listops"])
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
-        if args.report is not None and args.figure:
-            raise common.UserError("--report prints the tables; give --figure without it")
-        if args.report is not None:
+        if args.report:
             return report(args)
         figures = {*(args.figure or (1, 2, 3))}
-        if args.checkpoint and figures == {1}:
-            raise common.UserError("Figure 1 shows the data alone; leave --checkpoint out")
         chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
-        task = data.load("listops", args.data_dir, augment="none", smoke=args.smoke, mini=args.mini)
+        task = data.load_for(args, "listops", {"train": {"technique": None}}, args.seed)
         if chosen and (chosen[1].arguments["max_length"] or task.max_length) < task.max_length:
             raise common.UserError(f"{args.checkpoint} is for shorter expressions; give --mini")
         if not args.figure:
-            records.run_cells(args, [(task, rule) for rule in RULES], run_cell)
-        if args.smoke and not args.checkpoint and figures != {1}:
-            exp_locality.run_cell(args, "listops", 5, args.seed)
+            records.run_cells(args, product([task], RULES), run_cell)
         draw(args, task, figures, chosen)
 
 

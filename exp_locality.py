@@ -122,8 +122,8 @@ def plot(args):
     figure, axes = records.pyplot().subplots(1, 5, figsize=(16, 3.8), sharex=True, layout="constrained")
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
         axis.axhline(TABLE1["MEGA (original)"][i], color=records.GREY, linestyle=":", label="MEGA (original)")
-        curve = [TABLE1[f"K={kernel}"][i] for kernel in KERNELS]
-        axis.plot(KERNELS, curve, ".-", color=records.BLUE, label="paper A, Table 1")
+        curve = {kernel: TABLE1[f"K={kernel}"][i] for kernel in KERNELS if f"K={kernel}" in TABLE1}
+        axis.plot(curve.keys(), curve.values(), ".-", color=records.BLUE, label="paper A, Table 1")
         for budget, face in (("paper", records.ORANGE), ("reduced", "none")):
             if dots := [r for r in found if (r["task"], r["budget"]) == (name, budget)]:
                 x, y = zip(*((r["cell"]["kernel"], 100 * r["test_acc"]) for r in dots))

@@ -1,6 +1,7 @@
 """Files from the web, whole or not at all: fetch_archive(root, ARCHIVES["text"]) makes root/aclImdb.
 
-DataError and making (one process makes a folder, the others wait) serve the other data modules too.
+DataError and making (one process makes a folder, the others wait) serve the other data modules too. This file
+has no command of its own: `python data.py --task retrieval --fetch`.
 """
 
 import contextlib
@@ -8,8 +9,10 @@ import functools
 import gzip
 import hashlib
 import http.client
+import json
 import re
 import shutil
+import socket
 import ssl
 import tarfile
 import time
@@ -35,6 +38,10 @@ class DataError(UserError):
     """Data that is missing, damaged or not what it claims to be, in one sentence that says what to do."""
 
 
+class SourceError(DataError):
+    """A source does not give what it should; another one may."""
+
+
 class Archive(NamedTuple):
     """A gzipped tar on the web and what to take out of it."""
 
@@ -58,15 +65,27 @@ ARCHIVES = {
         "retrieval", r"(?:.*/)?(new_aan_pairs\.(?:train|eval|test)\.tsv)", 3),
 }
 # fmt: on
+# The files of Retrieval by themselves, of 8.53, 1.05 and 1.04 GB, and how many lines each has. The archive
+# answers 403 to several users; this copy stays as it is, because its revision is named.
+AAN_URL = (
+    "https://huggingface.co/datasets/OpenNLPLab/lra/resolve/6cb133c44f406da743661488df9e977b87d98775/data/aan"
+)
+AAN_LINES = {
+    "new_aan_pairs.train.tsv": 147_086,
+    "new_aan_pairs.eval.tsv": 18_090,
+    "new_aan_pairs.test.tsv": 17_437,
+}
+FETCHED = "fetched.json"  # beside those files: where they are from, and the sha256 of each
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=None)  # a stream with a bar
 
 
 @contextlib.contextmanager
-def making(folder, tag=""):
+def making(folder, keep=False):
     """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
     One process makes it; others wait (not on Windows, which has no fcntl). What a killed run left is removed,
-    or with a tag, which only the same contents may have, kept. An OSError (disk full) becomes a DataError."""
+    or with `keep` left for the caller to go on with. An OSError (disk full, no permission) becomes a
+    DataError, which names what could not be read or else gives advice about the disk."""
     if folder.exists():  # perhaps on a disk that cannot be written to
         yield None
         return
@@ -82,13 +101,72 @@ def making(folder, tag=""):
             if folder.exists():
                 yield None
                 return
-            private = folder.with_name(f"{folder.name}{tag}.part")
-            if not tag:
+            private = folder.with_name(f"{folder.name}.part")
+            if not keep:
                 shutil.rmtree(private, ignore_errors=True)
             yield private
             private.rename(folder)
     except OSError as error:
-        raise DataError(f"cannot make {folder} ({error}); free space or choose another --data-dir") from error
+        # A write to a full disk names no file. A file elsewhere is one that was to be read.
+        place = Path(error.filename or folder.parent)
+        if folder.parent in (place, *place.parents) or place in folder.parents:
+            remedy = "free space or choose another --data-dir"
+        else:
+            remedy = f"check {place}, or remove it and get it again"
+        raise DataError(f"cannot make {folder} ({error}); {remedy}") from error
+
+
+def fetch_retrieval(root, url=None):
+    """Make root/retrieval: of the three files by themselves or, where those fail, of the archive; with
+    `url` from there alone, a folder with the files or an archive (its name ends in gz). Raises DataError."""
+    archive = ARCHIVES["retrieval"]
+    sources = [url] if url else [AAN_URL, archive.url]
+    if (Path(root) / archive.url.rsplit("/", 1)[1]).exists():  # put there by hand
+        sources = [archive.url]
+    for source in sources:
+        try:
+            if source.endswith("gz"):
+                fetch_archive(root, archive, source)
+            else:
+                fetch_files(Path(root) / archive.folder, source, AAN_LINES)
+            return
+        except SourceError as error:
+            if source == sources[-1]:
+                raise
+            print(f"{error}\nthe next source is tried", flush=True)
+
+
+def fetch_files(folder, url, lines):
+    """Make `folder` of the files `lines` {name: number of lines} that lie under `url`. Prints the sha256 of
+    each and writes them to the folder's FETCHED. A file that has come is kept when the next one does not.
+    Raises SourceError where one has another number of lines."""
+    with making(folder, keep=True) as private:
+        if private:
+            private.mkdir(exist_ok=True)
+            found = {}
+            for name, expected in lines.items():
+                path = private / name
+                if not path.exists():
+                    download(f"{url.rstrip('/')}/{name}", path)
+                found[name], number = digest_of(path)
+                if number != expected:
+                    path.unlink()
+                    fault = f"{number:,} lines, not {expected:,}"
+                    raise SourceError(f"{url} gives another {name} ({fault}); choose another --url")
+                print(f"{name}: sha256 {found[name]}", flush=True)
+            record = {"url": url, "sha256": found}
+            (private / FETCHED).write_text(json.dumps(record, indent=1))
+
+
+def digest_of(path):
+    """The sha256 of a file, in hexadecimal digits, and how many lines it has."""
+    digest, number, block = hashlib.sha256(), 0, b""
+    with open(path, "rb") as file, progress(file, total=path.stat().st_size, desc=path.name) as stream:
+        while piece := stream.read(1 << 20):
+            block = piece
+            digest.update(block)
+            number += block.count(b"\n")
+    return digest.hexdigest(), number + (block[-1:] not in (b"", b"\n"))
 
 
 def fetch_archive(root, archive, url=None):
@@ -108,25 +186,16 @@ def fetch_archive(root, archive, url=None):
                 path.unlink()
 
 
-def download(url, path, timeout=30.0, retries=5):
+def download(url, path, timeout=30.0, attempts=6):
     """Fetch `url` to `path`, by way of `path`.part, which a later run continues where the server allows it. A
-    connection that breaks or is silent for `timeout` seconds is replaced, at most `retries` times without a
-    megabyte between them."""
+    connection that breaks or is silent for `timeout` seconds is replaced, up to `attempts` in a row without a
+    megabyte between them. Raises SourceError or, where a part has come and can be continued, DataError."""
     part, failures = Path(f"{path}.part"), 0
+    print(f"fetching {url} to {part}", flush=True)
     while True:
         start = part.stat().st_size if part.exists() else 0
-        print(f"fetching {url} to {part}" + (f", from byte {start:,} on" if start else ""), flush=True)
-        headers = {"User-Agent": "fetch.py"} | ({"Range": f"bytes={start}-"} if start else {})
         try:
-            request = urllib.request.Request(url, headers=headers)
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                had = start if response.status == 206 else 0
-                total = had + int(response.headers.get("Content-Length", 0))  # without it no more than had
-                bar = progress(response, total=total, initial=had)
-                with open(part, "ab" if had else "wb") as out, bar as stream:
-                    shutil.copyfileobj(stream, out, 1 << 16)
-                    if out.tell() < total:
-                        raise ConnectionError(f"the connection closed early, at byte {out.tell():,}")
+            fetch_from(url, part, start, timeout)
             part.rename(path)
             return
         except (*BROKEN, ValueError) as error:  # ValueError: this is no URL
@@ -134,12 +203,31 @@ def download(url, path, timeout=30.0, retries=5):
             if code == 416:
                 part.unlink()
             refused = type(error) is ValueError or code in {*range(400, 500)} - {408, 416, 429}
+            offline = isinstance(getattr(error, "reason", None), socket.gaierror) and not start
             grown = part.stat().st_size - start if part.exists() else 0
             failures = 1 if grown >= 1 << 20 else failures + 1
-            if refused or failures > retries:
+            if refused or offline or failures >= attempts:
                 advice = f"put the file at {path} by hand, or run the same command again"
-                raise DataError(f"could not fetch {url}: {error}; {advice}") from error
-            time.sleep(2.0 ** (failures - 1))
+                kind = DataError if part.exists() else SourceError
+                raise kind(f"could not fetch {url}: {error}; {advice}") from error
+            wait = 2 ** (failures - 1)
+            print(f"{error}: attempt {failures + 1} of {attempts}, next in {wait} s", flush=True)
+            time.sleep(wait)
+
+
+def fetch_from(url, part, start, timeout):
+    """Append what `url` has from byte `start` on to the file `part`, or write it anew where the server sends
+    all. Raises one of BROKEN."""
+    headers = {"User-Agent": "fetch.py"} | ({"Range": f"bytes={start}-"} if start else {})
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        had = start if response.status == 206 else 0
+        total = had + int(response.headers.get("Content-Length", 0))  # without it no more than had
+        bar = progress(response, total=total, initial=had)
+        with open(part, "ab" if had else "wb") as out, bar as stream:
+            shutil.copyfileobj(stream, out, 1 << 16)
+            if out.tell() < total:
+                raise ConnectionError(f"the connection closed early, at byte {out.tell():,}")
 
 
 def extract(path, folder, archive):
@@ -165,3 +253,7 @@ def extract(path, folder, archive):
             raise ValueError(f"it holds {len(taken):,} of the {archive.files:,} files of {archive.folder}")
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); delete it and fetch it again") from error
+
+
+if __name__ == "__main__":
+    print(__doc__)

@@ -131,29 +131,23 @@ def read_listops_tsv(path):
     Round parentheses are dropped: they repeat what the brackets say and triple the length. Every expression
     is checked and evaluated; DataError names file and line of one that is no tree or not worth its target.
     """
-
-    def fail(line, fault):
-        remedy = f"fetch the file again, or remove {path.parent} to have ListOps generated"
-        raise DataError(f"{path}, line {line}: {fault}; {remedy}")
-
     symbol_of = {word.encode(): symbol for symbol, word in enumerate(LISTOPS_SYMBOLS)}
     expressions, labels = [], []
     rows = path.read_bytes().splitlines() if path.is_file() else []
+    remedy = f"fetch the file again, or remove {path.parent} to have ListOps generated"
     if rows[:1] != [b"Source\tTarget"]:
-        fail(1, "the file or its header 'Source<TAB>Target' is missing")
+        raise DataError(f"{path}: the file or its header 'Source<TAB>Target' is missing; {remedy}")
     for line, row in enumerate(tqdm(rows[1:], path.name, disable=None), 2):
         source, _, target = row.partition(b"\t")
         words = source.translate(None, b"()").split()
-        for word in set(words) - symbol_of.keys():
-            fail(line, f"{word[:20].decode(errors='replace')!r} is not a ListOps symbol")
-        if len(words) > LISTOPS_LENGTHS[1]:
-            fail(line, f"{len(words):,} symbols are more than any expression of the task has")
-        expression = bytes([symbol_of[word] for word in words])
+        known = 1 < len(words) <= LISTOPS_LENGTHS[1] and symbol_of.keys() >= set(words)
+        expression = bytes(symbol_of[word] for word in words) if known else b""
         value = _value(expression)
-        if value < 0 or len(words) == 1:
-            fail(line, "the brackets do not form one tree")
-        if target != b"%d" % value:
-            fail(line, f"the target is {target[:20].decode(errors='replace')!r} but should be {value}")
+        if value < 0 or target != b"%d" % value:
+            raise DataError(
+                f"{path}, line {line}: this is not one tree of at most {LISTOPS_LENGTHS[1]:,} symbols, a tab "
+                f"and its value ({value if value >= 0 else 'there is none'}): {row[:40]!r}; {remedy}"
+            )
         expressions.append(expression)
         labels.append(value)
     offsets = np.cumsum([0, *map(len, expressions)], dtype=np.int64)

@@ -300,25 +300,16 @@ def zero_order_hold(Lambda, dt):
     """x' = Lambda x + v, Lambda complex, v constant over steps dt -> (log pole, gain) of
     x_t = exp(log pole) x_(t-1) + gain v_t."""
     z = dt * Lambda
-    return z, dt * ExponentialGain.apply(z)
+    return z, dt * exponential_gain(z)
 
 
-class ExponentialGain(torch.autograd.Function):
-    """phi(z) = (exp(z) - 1) / z of a complex z, 1 at 0; its derivative phi + (1 - phi) / z next to 0 by the
-    series 1/2 + z / 3, because the terms cancel."""
-
-    @staticmethod
-    def forward(ctx, z):
-        phi = (torch.expm1(z) / z).masked_fill(z == 0, 1)
-        ctx.save_for_backward(z, phi)
-        return phi
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        z, phi = ctx.saved_tensors
-        slope = torch.where(z.abs() < 1e-4, 0.5 + z / 3, phi + (1 - phi) / z)
-        return grad * slope.conj()
+def exponential_gain(z):
+    """(exp(z) - 1) / z of a complex z, 1 at 0. Next to 0 a series: there the terms of the quotient's
+    derivative cancel, which in float32 would cost it three digits."""
+    small = z.abs() < 1e-2
+    series = 1 + z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5)))
+    safe = z.masked_fill(small, 1)  # or the unused quotient's derivative would be NaN
+    return torch.where(small, series, torch.expm1(safe) / safe)
 
 
 # ------------------------------------------------------------------------------------------ small kernels
@@ -690,6 +681,9 @@ def dplr_table(L, dtype):
     return torch.cat([rows, 2j * s * sides, -c * sides]).to(dtype.to_complex())
 
 
+KEPT_TERMS = 1 << 24  # of dplr_kernel; where it has more, they are made again for the gradient
+
+
 @full_precision
 def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     """S4's kernel K[c, h, l] = C Abar^l Bbar, A = diag(Lambda) - P P*, bilinear, all conjugate pairs counted.
@@ -714,10 +708,13 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     v = torch.view_as_real(right.unsqueeze(1) * left)  # (2, Ch + 1, H, n, 2): [C B, B P*], [C P, P P*]
     V = torch.stack([v[..., 0], (v * z).sum(-1)]).flatten(0, 2).transpose(0, 1)  # (H, 4 (Ch + 1), n)
     size = torch.stack([(z * z).sum(-1), z[..., 0]], -1)
-    # Few features at once, made again for the gradient: the (H, n, f) terms fit into a CPU's cache.
-    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // (circle.shape[1] // 2 * len(P[0])))
-    again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
-    sums = [again(*part, circle) for part in zip(V.split(once), size.split(once))]
+    # Few features at once: the (H, n, f) terms fit into a CPU's cache.
+    terms = circle.shape[1] // 2 * len(P[0])  # of a feature
+    once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // terms)
+    summed = cauchy_sum
+    if len(P) * terms > KEPT_TERMS:
+        summed = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
+    sums = [summed(*part, circle) for part in zip(V.split(once), size.split(once))]
     sums = torch.cat(sums) if len(sums) > 1 else sums[0]
     sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
     R = (sums * factors).sum(1).flatten(1, 2)
@@ -1069,7 +1066,7 @@ class LRUBlock(StateSpaceBlock):
 
 
 class DampedEMA(nn.Module):
-    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(drop(k * x) + omega x).
+    """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x).
 
     kernel(L) -> (D', L), k[d, l] = scale n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha),
     p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows, then backward ones, both from lag 0;
@@ -1077,9 +1074,9 @@ class DampedEMA(nn.Module):
     log L). Source: Ma et al. 2022, Section 3.1; alpha and delta are those of their code, not of the paper.
     """
 
-    def __init__(self, d_model, dim=16, causal=False, truncation=None, scale=1.0, dropout=0.0):
+    def __init__(self, d_model, dim=16, causal=False, truncation=None, scale=1.0):
         super().__init__()
-        self.truncation, self.scale, self.dropout = truncation, scale, dropout
+        self.truncation, self.scale = truncation, scale
         shape = (1 if causal else 2) * d_model, dim
         self.alpha, self.delta = (nn.Parameter(0.2 * torch.randn(shape)) for _ in range(2))
         self.beta = nn.Parameter(0.02 * torch.randn(shape) + (-1.0) ** torch.arange(dim))
@@ -1097,8 +1094,7 @@ class DampedEMA(nn.Module):
     def forward(self, x):
         past, *future = self.kernel(x.shape[1]).split(x.shape[2])
         beyond = [future[0][:, 1:], future[0][:, 0]] if future else []  # long_conv starts it at lag -1
-        average = F.dropout(long_conv(x.mT, past, *beyond).mT, self.dropout, self.training)
-        return F.silu(torch.addcmul(average, self.omega, x))
+        return F.silu(torch.addcmul(long_conv(x.mT, past, *beyond).mT, self.omega, x))
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
@@ -1212,15 +1208,15 @@ class EMAAttention(nn.Module):
     """
 
     def __init__(
-        self, D, E, Z, ema_dim=16, max_length=1024, truncation=None, disable_half=True, base=10000.0,
-        dropout=0.0,
-    ):  # fmt: skip
+        self, D, E, Z, ema_dim=16, max_length=1024, truncation=None, disable_half=True, base=10000.0
+    ):
         super().__init__()
         self.sizes = Z + E, D, D
         taps = truncation or max_length + 1
-        # deviation: the authors' factor follows each batch's length, ours max_length.
-        scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
-        self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale, dropout=dropout)
+        # deviation: the authors' factor follows each batch's length, ours max_length. Their two-sided kernel
+        # has 2 taps - 1 places.
+        scale = 2.0 ** (-math.ceil(math.log2(max_length + 2 * taps - 1)) / 2)
+        self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale)
         with torch.no_grad():
             self.ema.omega.mul_(0.02)
         self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
@@ -1251,15 +1247,15 @@ class EMAAttentionBlock(TransformerBlock):
     """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
 
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
-    direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout: see
-    EMAAttention and on both residual branches. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED
+    direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout on both
+    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED
     input, there is no relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The
     convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017,
     MegaBlock's 1.07. Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
     def __init__(self, d_model, d_ff, d_hidden, d_attention, dropout=0.0, **options):
-        attention = EMAAttention(d_model, d_hidden, d_attention, dropout=dropout, **options)
+        attention = EMAAttention(d_model, d_hidden, d_attention, **options)
         super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
 
     def taps(self, L):
@@ -1399,7 +1395,8 @@ class SequenceModel(nn.Module):
         self.arguments = given | block_args  # SequenceModel(**arguments): best.pt carries them
         for name, choices in CHOICES.items():
             if given[name] not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}")
+                own = "; add yours to models.BLOCKS" if name == "block" else ""
+                raise ValueError(f"{name} must be one of {', '.join(choices)}; got {given[name]!r}{own}")
         if position.startswith("rotary"):
             if block != "transformer":
                 raise ValueError(f"position {position} is for the transformer's attention; not for {block}")

@@ -34,7 +34,6 @@ import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -46,20 +45,20 @@ BLOCK = 1000  # images a block; part of the identity of a set: another value giv
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
 
 # fmt: off
-SIZES = (                   32,     64,     128,    256,    16)
+SIZES = (                   32,     128,    256,    16)
 PARAMETERS = dict(  # snakes2_wrapper.py, changed as LRA's builder doc strings say; the last column is ours
-    padding              = (1,      1,      1,      22,     1),       # blocked frame, pixels
-    antialias_scale      = (2,      2,      2,      2,      2),
-    seed_distance        = (7,      12,     20,     27,     3),       # between the two origin tips, pixels
-    marker_radius        = (1.5,    2.5,    3,      5,      1.5),
-    paddle_length        = (2,      5,      5,      5,      2),
-    paddle_thickness     = (0.5,    1,      1.5,    2,      0.5),
-    paddle_margin_list   = ((1,),   (1,),   (2, 3), (3,),   (1,)),    # one drawn per image
-    continuity           = (1.0,    1.8,    1.8,    1.8,    0.6),
-    snake_contrast       = (2,      0.8,    0.9,    1.0,    1.0),     # of distractors
-    paddle_contrast      = (0.75,   1.0,    1.0,    1.0,    0.75),    # times snake_contrast: of targets
-    distractor_paddles   = (20,     22,     35,     30,     3),       # K: makes K // distractor_length snakes
-    contour_length       = (*[(6, 9, 14)] * 4,              (3, 4, 5)),  # paddles of a target, of each level
+    padding              = (1,      1,      22,     1),       # blocked frame, pixels
+    antialias_scale      = (2,      2,      2,      2),
+    seed_distance        = (7,      20,     27,     3),       # between the two origin tips, pixels
+    marker_radius        = (1.5,    3,      5,      1.5),
+    paddle_length        = (2,      5,      5,      2),
+    paddle_thickness     = (0.5,    1.5,    2,      0.5),
+    paddle_margin_list   = ((1,),   (2, 3), (3,),   (1,)),    # one drawn per image
+    continuity           = (1.0,    1.8,    1.8,    0.6),
+    snake_contrast       = (2,      0.9,    1.0,    1.0),     # of distractors
+    paddle_contrast      = (0.75,   1.0,    1.0,    0.75),    # times snake_contrast: of targets
+    distractor_paddles   = (20,     35,     30,     3),       # K: makes K // distractor_length snakes
+    contour_length       = (*[(6, 9, 14)] * 3,      (3, 4, 5)),  # paddles of a target, of each level
 )
 FOLDERS = {"easy": "curv_baseline", "intermediate": "curv_contour_length_9", "hard": "curv_contour_length_14"}
 # fmt: on
@@ -67,22 +66,7 @@ OFFICIAL_IMAGES = 200_000  # of a level of the release
 EMPTY_IMAGE = "/pathfinder32/curv_baseline/imgs/0/sample_172.png"  # one of them, of zero bytes
 MAX_PADDLE_RETRIAL, MAX_DISTRACTOR_CONTOUR_RETRIAL = 2, 4  # so 3 and 5 tries
 FREE, CONFLICT = 76, 459  # in 8 bits: occupancy <= 0.3 is free; occupancy + mask >= 1.8 is a conflict
-RENDERINGS = ("lra", "upstream")
 LOBES = 3  # how far Lanczos-3 reaches, pixels
-
-
-class Block(NamedTuple):
-    """n images of W x W pixels of one block, and what is known about them; c = paddles of a target snake."""
-
-    images: np.ndarray  # (n, W, W) uint8
-    label: np.ndarray  # (n,) uint8, 1 = the discs mark the two ends of one snake
-    distractors: np.ndarray  # (n,) uint8, distractor snakes placed
-    markers: np.ndarray  # (n, 2, 2) int16, (y, x) of the disc at an origin tip and of that at a terminal tip
-    paddles: np.ndarray  # (n, 2, c, 2) int16, (y, x) a paddle is drawn from: the origin tip, then far ends
-    angles: np.ndarray  # (n, 2, c) float64, radians, drawn angle: the first paddle's forwards, then back
-    attempts: np.ndarray  # (n,) int32, tries of step B
-    margin: np.ndarray  # (n,) uint8, m
-    masks: np.ndarray | None  # (n, W, W) uint8, bits: 1 target snake 0, 2 target snake 1, 4 distractors
 
 
 def parameters(size, level):
@@ -123,9 +107,10 @@ def dilate(images, offsets):
     return np.maximum.reduce([np.roll(images, (-dy, -dx), axis=(-2, -1)) for dy, dx in offsets])
 
 
-def resize(image, side, rendering):
-    """Antialiased Lanczos-3 of a 0..255 picture to side x side, 0..1: float with all its lobes, or 8-bit."""
-    image = Image.fromarray(image.astype(np.float32 if rendering == "lra" else np.uint8))
+def resize(image, side, kind):
+    """Antialiased Lanczos-3 of a 0..255 picture to side x side, 0..1; computed in `kind`, as floats (with all
+    its lobes) or in 8 bits."""
+    image = Image.fromarray(image.astype(kind))
     return np.asarray(image.resize((side, side), Image.Resampling.LANCZOS), np.float32) / np.float32(255)
 
 
@@ -180,10 +165,11 @@ class Tables:
             ImageDraw.Draw(image).line([(c, c), (x, y)], fill=255, width=round(T * aa))
         hires = np.stack(hires)
         wide = dilate(hires, disc(m * aa))
-        mask = np.stack([np.rint(255 * resize(w, 2 * k + 1, "upstream")) for w in wide]).astype(np.uint8)
+        mask = np.stack([np.rint(255 * resize(w, 2 * k + 1, np.uint8)) for w in wide]).astype(np.uint8)
         self.mask_pixels = positive_pixels(mask, self.row)
-        lines = {r: np.stack([resize(h, 2 * k + 1, r) for h in hires]) for r in RENDERINGS}
-        self.line_pixels = {r: positive_pixels(lines[r], self.row) for r in RENDERINGS}
+        self.line_pixels = positive_pixels(
+            np.stack([resize(h, 2 * k + 1, np.float32) for h in hires]), self.row
+        )
         self._weights()
         self._look_up(mask)
         self._seeds(mask)
@@ -294,7 +280,8 @@ def occupancy(tab, q, g, laid):
     # Differences below 0 are huge as uint16: what is out of reach on either side meets the table's empty rim.
     dy = np.minimum((laid[:, 1] - (y - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     dx = np.minimum((laid[:, 2] - (x - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
-    first, row = 2 * tab.first[g], np.intp(tab.row_bytes)
+    # An array of one, not a scalar: numpy 1 leaves the products with a scalar as narrow as dy, and they wrap.
+    first, row = 2 * tab.first[g], np.array([tab.row_bytes], np.intp)
     rows = tab.windows[tab.base_y + y * row + first].view(np.uint8)
     np.minimum(rows, tab.windows[tab.base_x + x * row + first].view(np.uint8), out=rows)
     for slot in (dy * np.uint16(tab.side) + dx) * row + tab.base[laid[:, 0]] + first:
@@ -357,13 +344,13 @@ def target_snakes(tab, rng, c, n):
     return np.concatenate(found, axis=2)[..., :n], tries
 
 
-def paint(canvas, laid, offsets, values, tab, combine=np.maximum):
-    """Combine the pixels of laid paddles (slots, 3, n) into canvases with border (n, row, row)."""
+def paint(canvas, laid, offsets, values, tab):
+    """Put the pixels of laid paddles (slots, 3, n) onto canvases with border (n, row, row), by maximum."""
     flat, origin = canvas.reshape(-1), np.arange(len(canvas)) * tab.row**2
     for g, y, x in laid.astype(np.intp):
         patch = tab.patch[g]
         at = (origin + (y + tab.border) * tab.row + x + tab.border)[:, None] + offsets[patch]
-        flat[at] = combine(flat[at], values[patch])
+        flat[at] = np.maximum(flat[at], values[patch])
 
 
 def seed_distractors(tab, rng, occupied, who):
@@ -430,8 +417,8 @@ def distractor_snakes(tab, rng, laid, length, number):
 
 
 @functools.lru_cache(maxsize=8)
-def marker_patches(size, rendering):
-    """Disc patches (2e+1, 2e+1, s, s), indexed by the distance class of the centre's y and x (see render):
+def marker_patches(size):
+    """Disc patches (2e+1, 2e+1, s, s), indexed by the distance class of the centre's y and x (see mark):
     within e pixels of the border Lanczos weights are renormalised. An image of 2e+1 pixels shows all."""
     p = parameters(size, "hard")
     aa, radius = p["antialias_scale"], p["marker_radius"]
@@ -441,53 +428,47 @@ def marker_patches(size, rendering):
     patches = np.empty((side, side, 2 * half + 1, 2 * half + 1), np.float32)
     for cy, cx in np.ndindex(side, side):
         hires = 255 * ((y - aa * cy) ** 2 + (x - aa * cx) ** 2 <= (radius * aa) ** 2)
-        low = np.pad(resize(hires, side, rendering), half)
+        low = np.pad(resize(hires, side, np.float32), half)
         patches[cy, cx] = low[cy : cy + 2 * half + 1, cx : cx + 2 * half + 1]
     return patches
 
 
-def render(tab, targets, distractors, markers, rendering):
-    """Grey images (n, W, W) uint8 of laid paddles (slots, 3, n) and markers (n, 2, 2).
-
-    "lra", as in the released images: float Lanczos, paddles scaled to a maximum of 1, then the discs, then
-    floor(255 v / max). "upstream", as in drewlinsley/pathfinder: 8-bit Lanczos, no scaling, rounded."""
-    b, n, p = tab.border, len(markers), tab.p
-    offsets, values = tab.line_pixels[rendering]
-    canvas = np.zeros((n, tab.row, tab.row), np.float32)
-    paint(canvas, distractors, offsets, values * np.float32(p["snake_contrast"]), tab)
+def draw(tab, targets, distractors):
+    """Laid paddles (slots, 3, n) of both kinds on canvases with border (n, row, row)."""
+    offsets, values = tab.line_pixels
+    contrast, p = np.float32(tab.p["snake_contrast"]), tab.p
+    canvas = np.zeros((targets.shape[2], tab.row, tab.row), np.float32)
+    paint(canvas, distractors, offsets, values * contrast, tab)
     paint(canvas, targets, offsets, values * np.float32(p["snake_contrast"] * p["paddle_contrast"]), tab)
-    image = canvas[:, b:-b, b:-b]
-    if rendering == "lra":
-        # deviation: each image's own maximum; the one real image at hand cannot tell it from a fixed scale.
-        image /= image.max((1, 2), keepdims=True)
-    patches = marker_patches(tab.size, rendering)
+    return canvas
+
+
+def mark(tab, canvas, markers):
+    """Put the two discs of each image, with centres (n, 2, 2), onto canvases with border."""
+    patches = marker_patches(tab.size)
     e, half = len(patches) // 2, patches.shape[-1] // 2
     span = np.arange(-half, half + 1)
     case = np.minimum(markers, e) + np.maximum(markers - (tab.size - 1 - e), 0)  # e: far from the border
     for s in (0, 1):
-        y, x = markers[:, s].T[:, :, None, None] + b
-        at = np.arange(n)[:, None, None], y + span[:, None], x + span
+        y, x = markers[:, s].T[:, :, None, None] + tab.border
+        at = np.arange(len(markers))[:, None, None], y + span[:, None], x + span
         canvas[at] = np.maximum(canvas[at], patches[case[:, s, 0], case[:, s, 1]])
-    # 1e-4: the maximum must become 255 in spite of single precision
-    image = image * (255 / image.max((1, 2), keepdims=True)) + np.float32(1e-4 if rendering == "lra" else 0.5)
-    return image.astype(np.uint8)
 
 
-def path_masks(tab, targets, distractors):
-    """Which pixels belong to which snakes, (n, W, W) uint8 bits: those where a line has half its maximum."""
-    b = tab.border
-    canvas = np.zeros((targets.shape[2], tab.row, tab.row), np.uint8)
-    offsets, values = tab.line_pixels["lra"]
-    solid = np.where(values > 0, values >= values.max(1, keepdims=True) / 2, 0).astype(np.uint8)
-    for bit, laid in ((1, targets[::2]), (2, targets[1::2]), (4, distractors)):
-        paint(canvas, laid, offsets, bit * solid, tab, combine=np.bitwise_or)
-    return canvas[:, b:-b, b:-b]
+def render(tab, targets, distractors, markers):
+    """Grey images (n, W, W) uint8 of laid paddles (slots, 3, n) and markers (n, 2, 2), as in the released
+    images: float Lanczos, paddles scaled to a maximum of 1, then the discs, then floor(255 v / max)."""
+    canvas = draw(tab, targets, distractors)
+    image = canvas[:, tab.border : -tab.border, tab.border : -tab.border]
+    # deviation: each image's own maximum; the one real image at hand cannot tell it from a fixed scale.
+    image /= image.max((1, 2), keepdims=True)
+    mark(tab, canvas, markers)
+    image *= 255 / image.max((1, 2), keepdims=True)
+    return (image + np.float32(1e-4)).astype(np.uint8)  # 1e-4: in spite of single precision 255 is reached
 
 
-def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=False, without=None):
-    """The first n images of a block, as a Block; `masks` fills in Block.masks. Raises DataError.
-
-    without  (BLOCK,) a paddle of each image that is not drawn, of the target snake whose origin tip is marked
+def generate_block(size, level, seed, block, n=BLOCK):
+    """The first n images (n, W, W) uint8 of a block, and their labels (n,) uint8. Raises DataError.
 
     A block has its own random stream and grows all its snakes whatever n is: image i depends on (size, level,
     seed, block, i) alone."""
@@ -496,70 +477,42 @@ def generate_block(size, level, seed, block, n=BLOCK, rendering="lra", masks=Fal
     rng = np.random.default_rng([seed, size, c, block])
     label, origin = rng.integers(2, size=(2, BLOCK))  # A; and, for E, the snake whose origin tip is marked
     margin = np.array(margins)[rng.integers(len(margins), size=BLOCK)]
-    distractors, attempts = np.zeros((2, BLOCK), np.int32)
-    markers, paddles = np.zeros((BLOCK, 2, 2), np.int16), np.zeros((BLOCK, 2, c, 2), np.int16)
-    angles = np.zeros((BLOCK, 2, c))
     images = np.zeros((n, size, size), np.uint8)
-    path = np.zeros_like(images) if masks else None
     for m in margins:
         tab, who = tables(size, m), np.flatnonzero(margin == m)
-        targets, attempts[who] = target_snakes(tab, rng, c, len(who))
-        others, distractors[who] = distractor_snakes(
-            tab, rng, targets, p["distractor_length"], p["num_distractor_snakes"]
-        )
-        chain = targets.reshape(c, 2, 3, -1).transpose(3, 1, 0, 2)  # (image, snake, paddle, (g, y, x))
-        paddles[who], angles[who] = chain[..., 1:], tab.drawn[chain[..., 0]]
-        snake = origin[who]
-        if without is not None:
-            targets[2 * without[who] + snake, 0, np.arange(len(who))] = tab.NOTHING
-        markers[who, 0] = paddles[who, snake, 0]
-        markers[who, 1] = paddles[who, np.where(label[who], snake, 1 - snake), -1]
+        targets, _ = target_snakes(tab, rng, c, len(who))
+        others, _ = distractor_snakes(tab, rng, targets, p["distractor_length"], p["num_distractor_snakes"])
+        # E: a disc at an origin tip, which slots 0 and 1 begin with, and one at a terminal tip, the last two.
+        first, all_ = origin[who], np.arange(len(who))
+        last = np.where(label[who], first, 1 - first)
+        markers = np.stack((targets[first, 1:, all_], targets[2 * (c - 1) + last, 1:, all_]), axis=1)
         wanted, few = int((who < n).sum()), max(1, 2**20 // size**2)  # few at a time, for the caches' sake
         for i in range(0, wanted, few):
             j = slice(i, min(i + few, wanted))
-            images[who[j]] = render(tab, targets[..., j], others[..., j], markers[who[j]], rendering)
-            if masks:
-                path[who[j]] = path_masks(tab, targets[..., j], others[..., j])
-    label, distractors, margin = (a.astype(np.uint8) for a in (label, distractors, margin))
-    known = [a[:n] for a in (label, distractors, markers, paddles, angles, attempts, margin)]
-    return Block(images, *known, path)
-
-
-def cut_pairs(size, level, seed, block, n=BLOCK):
-    """Connected images with and without one paddle between the discs: is a contour followed, or guessed at?
-    -> Whole and cut (k, W, W) uint8, of the k connected among the first n images of a block, and distance
-    (k,), in paddles, of the missing one from the nearer end. Without its brightest pixel all is brighter."""
-    c = parameters(size, level)["contour_length"]
-    missing = np.random.default_rng([seed, size, c, block, 1]).integers(1, c - 1, size=BLOCK)
-    whole, cut = (generate_block(size, level, seed, block, n, without=w) for w in (None, missing))
-    connected = np.flatnonzero(whole.label)
-    distance = np.minimum(missing, c - 1 - missing)
-    return whole.images[connected], cut.images[connected], distance[connected]
+            images[who[j]] = render(tab, targets[..., j], others[..., j], markers[j])
+    return images, label[:n].astype(np.uint8)
 
 
 # ------------------------------------------------------------------------------------------------------------
-# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json. Until it is
-# whole it has another name, and grows block after block; the same call continues it.
-
-HEADER = 128  # bytes of a .npy header
+# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json.
 
 
-def make_set(folder, identity, n, make_blocks):
+def make_set(folder, identity, n, blocks):
     """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
     of the set in `folder`; it is written first where it is not there yet. Raises DataError.
 
-    identity     dict of what the manifest must say, `size` and `level` among it
-    make_blocks  first -> generator of the blocks from there on: tuples (images (k, W, W), labels (k,), ...)
+    identity  dict of what the manifest must say, `size` and `level` among it
+    blocks    iterable of images (k, W, W) and labels (k,), together n; looked at only where they are needed
     """
-    told = json.dumps(identity)
-    with making(folder, "-" + hashlib.sha256(told.encode()).hexdigest()[:8]) as private:
+    with making(folder) as private:
         if private:
-            write_blocks(private, identity, n, make_blocks)
+            private.mkdir()
+            write_blocks(private, identity, n, blocks)
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, found = json.loads((folder / "manifest.json").read_text()), read_set(folder)
-        for key, value in json.loads(told).items():
+        for key, value in json.loads(json.dumps(identity)).items():
             if manifest.get(key) != value:
                 what = f"{key} {manifest.get(key)} instead of {value}"
                 raise DataError(f"{folder} holds another Pathfinder set ({what}); choose another folder")
@@ -578,39 +531,32 @@ def read_set(folder):
     return images, label, digest.hexdigest()
 
 
-def write_blocks(folder, identity, n, make_blocks):
-    """The two arrays of a set, from the first block on that `folder` does not hold. On a full disk plain
-    writes raise OSError; a memory map would kill the process."""
-    folder.mkdir(exist_ok=True)
-    pixels = identity["size"] ** 2
-    with open(folder / "images.npy", "ab") as images, open(folder / "label.npy", "ab") as label:
-        done = max(0, min((images.tell() - HEADER) // pixels, label.tell() - HEADER) // BLOCK)
-        for file, shape in ((images, (n, pixels)), (label, (n,))):
-            file.truncate(HEADER + done * BLOCK * math.prod(shape[1:]) if done else 0)  # a block begun goes
-            if not done:
-                header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-                np.lib.format.write_array_header_1_0(file, header)
-        title = f"Pathfinder {identity['size']} {identity['level']}"
-        bar = tqdm(total=n, initial=done * BLOCK, desc=title, unit=" images", disable=None)
-        with bar, contextlib.closing(make_blocks(done)) as made:
-            for block in made:
-                for file, rows in zip((images, label), block):
-                    file.write(rows)
-                    file.flush()
-                bar.update(len(block[1]))
+def write_blocks(folder, identity, n, blocks):
+    """The two arrays of a set, block after block. On a full disk plain writes raise OSError; a memory map
+    would kill the process."""
+    title = f"Pathfinder {identity['size']} {identity['level']}"
+    bar = tqdm(total=n, desc=title, unit=" images", disable=None)
+    with open(folder / "images.npy", "wb") as images, open(folder / "label.npy", "wb") as label, bar:
+        for file, shape in ((images, (n, identity["size"] ** 2)), (label, (n,))):
+            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+            np.lib.format.write_array_header_1_0(file, header)
+        for pixels, labels in blocks:
+            images.write(pixels)
+            label.write(labels)
+            bar.update(len(labels))
 
 
 def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = parameters(size, level)
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
-    make_blocks = functools.partial(generate_blocks, size, level, n, seed, workers or usable_cores())
-    return make_set(Path(folder), identity, n, make_blocks)
+    with contextlib.closing(generate_blocks(size, level, n, seed, workers or usable_cores())) as blocks:
+        return make_set(Path(folder), identity, n, blocks)
 
 
-def generate_blocks(size, level, n, seed, workers, first):
-    """Yield the blocks (Block) of a set of n images from `first` on, made by this process or by several."""
-    todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(first * BLOCK, n, BLOCK)]
+def generate_blocks(size, level, n, seed, workers):
+    """Yield the blocks of a set of n images in their order, made by this process or by several."""
+    todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(0, n, BLOCK)]
     workers = min(workers, len(todo))
     if workers <= 1:
         yield from (generate_block(*block) for block in todo)
@@ -625,7 +571,7 @@ def generate_blocks(size, level, n, seed, workers, first):
                 yield jobs.pop(0).result()
         yield from (job.result() for job in jobs)
     except BrokenProcessPool as e:
-        raise DataError("a worker was killed (memory full?); the same call continues") from e
+        raise DataError("a worker was killed (memory full?); the same call begins again") from e
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -649,15 +595,9 @@ def leave_with_parent():
 
 def pack_png_folder(folder, official, size, level):
     """make_set of one level of an official folder such as pathfinder32, which may go once it is packed."""
-    top = official.absolute() / FOLDERS[level]
-    listed = [] if (folder / "manifest.json").exists() else list_images(top)
-
-    def make_blocks(first):
-        for i in range(first * BLOCK, len(listed), BLOCK):
-            paths, label = zip(*listed[i : i + BLOCK])
-            yield np.stack([read_png(path, size) for path in paths]), np.array(label, np.uint8)
-
-    return make_set(folder, {"from": "lra_release", "size": size, "level": level}, len(listed), make_blocks)
+    listed = [] if folder.exists() else list_images(official.absolute() / FOLDERS[level])
+    blocks = ((read_png(path, size), np.array([label], np.uint8)) for path, label in listed)
+    return make_set(folder, {"from": "lra_release", "size": size, "level": level}, len(listed), blocks)
 
 
 def list_images(top):
@@ -665,12 +605,12 @@ def list_images(top):
     TEXT files <top>/metadata/<k>.npy list them: by k, then by line, as S4's loader does. The release's empty
     image is skipped by its name. Raises DataError for lines of another form or listed twice, and unless there
     are OFFICIAL_IMAGES."""
-    line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])\b")
+    line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])(?:\s.*)?")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}
     for path in sorted(metadata, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
-            field = line_format.match(line)
+            field = line_format.fullmatch(line)
             image = field and top / field[1] / field[2]
             if not field or image in listed:
                 wrong = "listed before" if field else "not `imgs/<k> sample_<i>.png <i> <label> ...`"

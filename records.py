@@ -107,8 +107,8 @@ def claimed(args, name):
 def where_it_ran(args, script):
     """The rows of a record about code, machine and libraries."""
     note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
-    note |= {"torch": torch.__version__, "numpy": numpy.__version__, "python": platform.python_version()}
-    now = datetime.datetime.now(datetime.timezone.utc)  # noqa: UP017 (Python 3.10 has no datetime.UTC)
+    note |= {"torch": str(torch.__version__), "numpy": numpy.__version__, "python": platform.python_version()}
+    now = datetime.datetime.now(datetime.timezone.utc)  # Python 3.10 has no datetime.UTC
     return note | {"date": now.isoformat(timespec="seconds")}
 
 
@@ -459,7 +459,16 @@ def rows_of(found, exp, also):
     for r in found:
         row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
         if row is not None:
-            same = [r["task"], r["seed"], r["limit"], row, r["terms"], r["hp"], r["data"]["hash"]]
+            same = [
+                r["budget"],
+                r["task"],
+                r["seed"],
+                r["limit"],
+                row,
+                r["terms"],
+                r["hp"],
+                r["data"]["hash"],
+            ]
             key = json.dumps(same, sort_keys=True)
             if key not in once or r["exp"] == exp:
                 once[key] = r | {"row": row}
@@ -546,23 +555,24 @@ def print_averages(tasks, yours, ours, paper):
             means.append("—" if mean is None else f"{100 * mean:.2f}")
         if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
             lines.append([row, *means, value])
+    hidden = not any(mine != "—" for _, mine, *_ in lines)
+    lines = [line[:1] + line[2:] if hidden else line for line in lines]
     if lines:
-        print(markdown([f"average of {n}", "yours", "this repository", "paper"], lines) + "\n")
+        columns = ["yours", "this repository", "paper"]
+        print(markdown([f"average of {n}", *columns[hidden:]], lines) + "\n")
 
 
 def differences(yours, ours):
     """One sentence on what differs between your runs and this repository's of the same rows."""
-    rows = {(r["budget"], *place(r)) for r in yours} & {(r["budget"], *place(r)) for r in ours}
-    names = {"device": "machine", "code": "code", "torch": "torch"}
-    differ = [
-        words
-        for key, words in names.items()
-        if len({r.get(key) for r in (*yours, *ours) if (r["budget"], *place(r)) in rows}) > 1
-    ]
-    if len({(r["task"], r["budget"] == "mini", r["data"]["hash"]) for r in (*yours, *ours)}) > len(
-        {(r["task"], r["budget"] == "mini") for r in (*yours, *ours)}
-    ):
-        differ.append("data")
+
+    def key(r):
+        return r["budget"], *place(r)
+
+    rows = {key(r) for r in yours} & {key(r) for r in ours}
+    found = [r for r in (*yours, *ours) if key(r) in rows]
+    values = {name: {(key(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
+    values["data"] = {(key(r), r["data"]["hash"]) for r in found}
+    differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 

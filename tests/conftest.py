@@ -2,8 +2,10 @@
 
 import argparse
 import functools
+import importlib
 import json
 import math
+import multiprocessing
 import os
 import signal
 
@@ -65,9 +67,24 @@ def exit_code(main, *argv):
     return 0
 
 
+# Processes of their own, which need not import torch again.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["numpy", "PIL.Image", "pytest", "torch._dynamo", "tqdm"])
+
+
+def command(log, script, argv, checkpoint_seconds=300):
+    """A script's command as the whole work of a process; what it prints is appended to the file `log`."""
+    for number in (1, 2):
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    torch.set_num_threads(1)
+    common.CHECKPOINT_SECONDS = checkpoint_seconds
+    importlib.import_module(script).main([str(word) for word in argv])
+
+
 def lines_of(path):
     """The values of a JSONL file; none where there is no file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def comparable(out):
@@ -77,6 +94,24 @@ def comparable(out):
     for key in "seconds cpu_seconds epoch_seconds date argv peak_gb git dirty".split():
         record.pop(key)
     return record, [{k: v for k, v in line.items() if k != "seconds"} for line in lines_of(log)]
+
+
+def printed_tables(text):
+    """The Markdown tables of a report: {"heading": {"Text; 4 of 80 epochs": {first cell: the others}}}, with
+    the header as the row that is named as its first cell."""
+    tables = {}
+    for section in text.split("### ")[1:]:
+        heading, *lines = section.splitlines()
+        found, words, table = tables.setdefault(heading, {}), "", None
+        for line in lines:
+            if line.startswith("| "):
+                first, *others = (cell.strip() for cell in line.split("|")[1:-1])
+                if table is None:
+                    table = found[f"{first}; {words}" if words else first] = {}
+                table[first] = others
+            elif not line.startswith("|"):
+                words, table = line[:-1] if line.endswith(":") else words * (table is None), None
+    return tables
 
 
 def stop_at(step, call):
@@ -92,6 +127,20 @@ def stop_at(step, call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common, "train_step", train_step)
         assert call() == 75
+
+
+@pytest.fixture
+def real_runs(monkeypatch):
+    """Flags of a run that counts as a real one, which is skipped when it is done: smoke runs are not. Its
+    data and its size are a smoke run's."""
+    load, flagged = data.load, common.flagged
+
+    def small(args, recipe, smoke):
+        return flagged(args, common.changed(recipe, {"model": smoke["model"]}), smoke)
+
+    monkeypatch.setattr(data, "load", lambda *args, **given: load(*args, **given | {"smoke": True}))
+    monkeypatch.setattr(common, "flagged", small)
+    return (*(word for word in TINY if word != "--smoke"), "--batch-size", "16")
 
 
 class Reached(Exception):

@@ -1,30 +1,26 @@
-"""exp_locality.py: Table 1, its sizes, its figure. pytest tests/test_locality.py"""
+"""exp_locality.py: Table 1, its sizes, and what becomes of a copy. pytest tests/test_locality.py"""
+
+import types
+from pathlib import Path
 
 import pytest
-from conftest import exit_code, lines_of
+from conftest import TINY, exit_code, lines_of, stop_at
 
 import common
 import data
 import exp_locality
+import records
+
+SCRIPT = Path(exp_locality.__file__)
 
 
 def test_table_1_agrees_with_the_percentages_printed_beside_it():
     """The paper prints each accuracy's share of MEGA's too: typed here independently, rows K = 5 ... 61."""
     shares = """51.56 53.95 98.37 98.98 71.65  54.23 53.56 100.20 99.16 78.02  71.28 53.70 100.14 99.08 80.12
     77.68 54.17 99.81 98.31 82.80  88.28 53.33 98.78 98.04 83.83  92.46 75.28 94.45 97.58 83.51"""
-    ours = [100 * a / m for row in exp_locality.TABLE1.values() for a, m in zip(row, exp_locality.MEGA)]
-    assert len(ours) == 30
+    *rows, mega = exp_locality.TABLE1.values()
+    ours = [100 * a / m for row in rows for a, m in zip(row, mega)]
     assert ours == pytest.approx([float(s) for s in shares.split()], abs=0.011)
-
-
-def test_table_7_spot_values_and_keys():
-    wanted = {"text": dict(depth=4, lr=1e-3, batch_size=16, weight_decay=0.2, epochs=80)}
-    wanted |= {"retrieval": dict(lr=3e-4, batch_size=64, epochs=60), "pathfinder": dict(groups=32, epochs=67)}
-    wanted |= {"listops": dict(depth=6, epochs=120), "image": dict(batch_size=64, epochs=200)}
-    for task, rows in wanted.items():
-        assert rows.items() <= exp_locality.recipe(task).items()
-    for table in (exp_locality.TABLE7, exp_locality.MINI7):
-        assert all(len(row) == len(exp_locality.TASKS7) for row in table.values())
 
 
 @pytest.mark.parametrize(
@@ -34,8 +30,9 @@ def test_table_7_spot_values_and_keys():
 def test_parameter_counts_follow_from_the_papers_table(kernel, millions):
     """Sizes worked out by hand from Table 7 and the vocabularies; the denoising head is not counted."""
     for name, size in zip(exp_locality.TASKS7, millions):
-        task, hp = data.load(name, "unused", smoke=True), exp_locality.recipe(name, "no", kernel=kernel)
-        model = exp_locality.build(task, hp)
+        recipe = common.column(exp_locality.TABLE7, exp_locality.TASKS7, name)
+        recipe["model"]["kernel"], recipe["train"]["technique"] = kernel, None
+        model = exp_locality.build(data.load(name, "unused", smoke=True), recipe)
         assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == size
 
 
@@ -47,3 +44,67 @@ def test_the_smoke_run_needs_nothing_but_the_repository(tmp_path, monkeypatch, c
     assert record["cell"] == {"kernel": 5} and record["data"]["from"] == "generated"
     assert "test accuracy" in capsys.readouterr().out and [*tmp_path.iterdir()] == [tmp_path / "runs"]
     assert not record["dirty"] or common.git_state()[1]
+
+
+BLOCK = """
+class Mean(models.torch.nn.Module):
+    def __init__(self, d_model, kernel, dropout):
+        super().__init__()
+        self.linear = models.torch.nn.Linear(d_model, d_model)
+
+    def forward(self, x, mask):
+        return x + self.linear(models.zero_padding(x, mask).cumsum(1) / x.shape[1])
+
+models.BLOCKS["running mean"] = Mean
+"""
+
+
+def edited(code, *changes):
+    for old, new in changes:
+        assert code.count(old) >= 1, old
+        code = code.replace(old, new)
+    return code
+
+
+def test_a_copy_has_runs_and_rows_of_its_own_and_a_changed_one_says_so(
+    tmp_path, monkeypatch, capsys, real_runs
+):
+    """Promise 3: `cp exp_locality.py my.py`, another kernel and another block in it. After a later edit there
+    is one note, for a finished run and for one that continues; nothing is refused."""
+    script = tmp_path / "my.py"
+    code = edited(
+        SCRIPT.read_text("utf-8"),
+        ('block        = "conv"', 'block        = "running mean"'),
+        ("        d_hidden     = (  256, 256,   256,    256,   256),\n", ""),
+        ("        groups       = (    1,  32,     1,      1,     1),\n", ""),
+        ("def reach(", BLOCK + "\n\ndef reach("),
+        ('row, cell = f"K={kernel}", {"kernel": kernel}', 'row, cell = f"mean {kernel}", {"mine": kernel}'),
+    )
+    script.write_text(code, "utf-8")
+
+    def mine(*flags):
+        module = types.ModuleType("my")
+        module.__file__ = str(script)
+        exec(compile(script.read_text("utf-8"), script, "exec"), module.__dict__)
+        code = exit_code(module.main, *flags, "--out", tmp_path)
+        return code, capsys.readouterr()
+
+    assert mine(*TINY)[0] == 0  # a smoke run
+    cell = [*real_runs, "--kernel", 3]
+    code, said = mine(*cell)
+    assert code == 0 and "the code has changed" not in said.out
+    stop_at(3, lambda: mine(*cell, "--seed", 1)[0])
+    changed = script.read_text("utf-8").replace("how far does a stack", "how far then does a stack")
+    script.write_text(changed, "utf-8")
+    code, said = mine(*cell)
+    assert code == 0 and "is done" in said.out and said.out.count("the code has changed since") == 1
+    code, said = mine(*cell, "--seed", 1)
+    assert code == 0 and said.out.count("the code has changed since") == 1
+    _, first, second = lines_of(tmp_path / "results.jsonl")
+    assert (first["exp"], first["row"], first["cell"]) == ("my", "mean 3", {"mine": 3})
+    assert [start["code"] for start in second["starts"]] == [first["code"], second["code"]]
+    assert first["code"] != second["code"] and second["steps"] == 8
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
+    code, said = mine("--report", "--task", "text")
+    [row] = [line for line in said.out.splitlines() if line.startswith("| mean 3 ")]
+    assert code == 0 and "(2" in row

@@ -9,13 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import TINY, exit_code, flags_of_fit, lines_of
+from conftest import PROCESSES, TINY, exit_code, flags_of_fit, lines_of, stop_at
 
 import common
 import data
@@ -78,31 +77,40 @@ def with_torchs_own_norm(model):
     return model
 
 
+CELL = [*TINY, "--limit", "48"]  # 4 epochs of 3 steps
+
+
 def one_of_two(rank, port, folder):
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     common.join_ranks(argparse.ArgumentParser(), "cpu")
     with pytest.raises(common.UserError, match="batch norm"):
         train("text", folder / "refused", change=with_torchs_own_norm)
     for case in CASES:
         torch.save(train(case, folder / case), folder / f"{case}-{rank}.pt")
+
+    def cell():
+        return exit_code(exp_locality.main, *CELL, "--out", folder / "cell")
+
+    if rank == 1:  # the signal comes to one alone
+        stop_at(4, cell)
+    else:
+        assert cell() == 75
+    assert not (folder / "cell" / "results.jsonl").exists() and cell() == 0
     torch.distributed.barrier()
     os._exit(0)  # gloo now and then aborts a process that takes its group down (pytorch#179291)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory):
     """The folder with what two processes, started once, have made of each case."""
-    folder, port = tmp_path_factory.mktemp("ranks"), free_port()
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=one_of_two, args=(rank, port, folder)) for rank in (0, 1)]
+    folder = tmp_path_factory.mktemp("ranks")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    processes = [PROCESSES.Process(target=one_of_two, args=(rank, port, folder)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:
@@ -146,51 +154,38 @@ def test_micro_batches_are_refused_where_they_would_be_another_mathematics(fit_a
     common.require_splittable(models.Norm("layer", 4), 4, fit_args)
 
 
-def test_torchrun_trains_one_cell_stops_on_sigterm_and_continues(tmp_path):
-    """Both ranks write one record and print once; its accuracy is that of a run in one process."""
-    cell = [*TINY, "--limit", "256", "--epochs", "40", "--out"]  # long enough to be stopped in time
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*torchrun, str(ROOT / "exp_locality.py"), *cell, str(tmp_path / "two")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process = subprocess.Popen(command, env=environment, **pipes)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("two/*/log.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode != 0 and "the same command continues" in err
-    assert list(tmp_path.glob("two/*/last.pt")) and not (tmp_path / "two" / "results.jsonl").exists()
-
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert "continuing after step" in done.stdout and done.stdout.count("test accuracy") == 1
-    assert exit_code(exp_locality.main, *cell, tmp_path / "one") == 0
-    [two], [one] = (lines_of(tmp_path / name / "results.jsonl") for name in ("two", "one"))
-    assert (two["ranks"], one["ranks"]) == (2, 1)
-    assert two["run"] == one["run"]  # how many ranks computed it is not part of what it is
+def test_two_ranks_stop_together_and_continue_as_one_run(two_ranks, tmp_path):
+    """One record, one log; the accuracy is that of a run in one process, which has the same name."""
+    log = (two_ranks / "log").read_text()
+    assert "continuing after step 4 of 12" in log and log.count("test accuracy") == 1
+    assert exit_code(exp_locality.main, *CELL, "--out", tmp_path) == 0
+    [two], [one] = (lines_of(folder / "results.jsonl") for folder in (two_ranks / "cell", tmp_path))
+    assert (two["ranks"], one["ranks"]) == (2, 1) and two["run"] == one["run"]
     assert two["test_acc"] == pytest.approx(one["test_acc"], abs=0.03)
 
 
 AT_THE_END = """
-import atexit, pathlib
-names = lambda: {(t / "comm").read_text().strip() for t in pathlib.Path("/proc/self/task").iterdir()}
-atexit.register(lambda: print("after the group:", *sorted(n for n in names() if "gloo" in n)))
-import common, torch
-common.join_ranks(None, "cpu")
-assert any("gloo" in n for n in names())
-weight = torch.nn.Parameter(torch.ones(2))
-torch.optim.AdamW([weight])
+import atexit, os, pathlib, sys, exp_locality
+TASKS = pathlib.Path("/proc/self/task")
+def gloos(): return [t for t in TASKS.iterdir() if "gloo" in (t / "comm").read_text()]
+atexit.register(lambda: pathlib.Path(sys.argv[1], "threads-" + os.environ["RANK"]).write_text(str(gloos())))
+exp_locality.main(sys.argv[2:])
+assert gloos()
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_gloos_threads_end_with_the_group():
+def test_torchrun_trains_a_cell_and_gloos_threads_end_with_the_group(tmp_path):
     """A thread that is left may abort a rank which has done its work, and torchrun then stops the others."""
-    ranks = dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
-    environment = {**os.environ, **ranks, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", AT_THE_END], env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == "after the group:", done.stderr
+    (tmp_path / "script.py").write_text(AT_THE_END)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = [*torchrun, tmp_path / "script.py", tmp_path, *TINY, "--out", tmp_path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    [record] = lines_of(tmp_path / "results.jsonl")
+    assert record["ranks"] == 2 and done.stdout.count("test accuracy") == 1
+    assert [(tmp_path / f"threads-{rank}").read_text() for rank in (0, 1)] == ["[]", "[]"]
 
 
 # ------------------------------------------------------------------------------------------ shares of data
@@ -240,11 +235,13 @@ def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(nu
     workers = multiprocessing.active_children()
     advice = common.out_of_memory_advice(None, 16, None)
     told = contextlib.nullcontext()
-    if number == signal.SIGKILL:  # torch says it by a signal, which comes before, between or while waiting
+    if number == signal.SIGKILL:
         told = pytest.raises(common.UserError, match="was killed")
     with told, advice, contextlib.closing(batches):
         for worker in workers:
             os.kill(worker.pid, number)
+            if number == signal.SIGKILL:
+                worker.join()
         assert workers and len(list(batches)) == 39
 
 

@@ -1,58 +1,44 @@
 """What README.md and docs/ show is run, parsed and compared as it stands there.
 
-PYTHONPATH=. python tests/test_readme.py    writes docs/tables-mini.md and docs/tables-full.md anew
+pytest tests/test_readme.py
 """
 
+import argparse
 import ast
-import contextlib
 import importlib
-import io
 import json
-import math
 import os
 import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import SCRIPTS
 
-import claims
 import common
 import data
 import models
 import records
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-WANTED = (ROOT / "NOTES.md").read_text().split("## Wanted runs")[1].split("\n## ")[0]
-TEXT = "\n".join([README, WANTED, *PAGES.values()])
-PRINTED = {  # pages that the scripts print, and their first lines
-    "tables-mini": "# Tables of the mini tier\n\nSmall data and small models, trained to the end.",
-    "tables-full": "# Tables of the papers' models\n\nAll runs so far have a fraction of the papers' steps.",
-}
-EXPERIMENTS = ("locality", "multitask", "kernels", "positional", "listops", "spt", "range")
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = {path.stem: path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+WANTED = (ROOT / "NOTES.md").read_text("utf-8").split("## Wanted runs")[1].split("\n## ")[0]
 
 
-def test_pages_stay_short():
-    assert len(README.splitlines()) <= 160
-    lines = {name: len(page.splitlines()) for name, page in PAGES.items() if name not in PRINTED}
-    assert {name: n for name, n in lines.items() if n > 120} == {}
-
-
-def test_links_lead_somewhere():
+def test_links_lead_somewhere_and_no_placeholder_is_left():
     for page, text in [("README.md", README), *((f"docs/{name}.md", text) for name, text in PAGES.items())]:
+        assert not re.search("@[A-Z]+@", text), page
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
             assert link.startswith("https://") or ((ROOT / page).parent / link).exists(), (page, link)
 
 
 # ------------------------------------------------------------------------------------------ a new experiment
 
-EXAMPLE, TSV, TASK = re.findall(r"```python\n(.*?)```", PAGES["new-experiment"], re.DOTALL)
+TEMPLATE = (ROOT / "exp_template.py").read_text("utf-8")
 
 
 def run(code, folder, *flags):
@@ -62,47 +48,35 @@ def run(code, folder, *flags):
     command = [sys.executable, "exp_mine.py", *flags]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = (folder / "runs" / "results.jsonl").read_text().splitlines()
+    lines = (folder / "runs" / "results.jsonl").read_text("utf-8").splitlines()
     return done.stdout, [json.loads(line) for line in lines]
 
 
-def with_task(line, definition=""):
-    """The example with another line in place of data.load(...)."""
-    changed, calls = re.subn(r"task = data\.load\(.*\)\n", lambda _: line.strip() + "\n", EXAMPLE)
-    assert calls == 1
-    return changed.replace("def run_cell", definition + "\ndef run_cell")
+def test_the_template_is_an_experiment(tmp_path):
+    """Its task is learnt within seconds, and the plain report shows it."""
+    flags = "--task majority --epochs 12 --limit 500 --lr 3e-3".split()
+    _, (record,) = run(TEMPLATE, tmp_path, *flags)
+    assert (record["exp"], record["task"], record["limit"]) == ("mine", "majority", 500)
+    assert record["data"]["from"] == "generated" and record["test_acc"] > 0.9
+    table, _ = run(TEMPLATE, tmp_path, "--report")
+    assert "500 examples, 12 epochs, lr 0.003:" in table and "| running mean | " in table
 
 
-def test_the_worked_example_is_an_experiment(tmp_path):
-    _, (record,) = run(EXAMPLE, tmp_path, "--task", "listops", "--smoke", "--epochs", "2")
-    assert record["exp"] == "mine" and record["hp"]["epochs"] == 2 and record["smoke"]
-    assert record["data"]["from"] == "generated" and 0 < record["test_acc"] < 1
-
-
-def test_the_worked_task_is_a_task(tmp_path):
-    """Running means see a majority: it is learnt within seconds. The plain report shows it."""
-    code = with_task("task = majority(args.limit)", TASK)
-    _, (record,) = run(code, tmp_path, "--task", "listops", "--epochs", "6", "--lr", "3e-3", "--limit", "500")
-    assert record["task"] == "majority" and record["data"]["from"] == "generated"
-    assert record["test_acc"] > 0.9 and record["limit"] == 500 and record["steps"] == 6 * 16
-    table, _ = run(code, tmp_path, "--report")
-    assert re.search(r"majority .*500 examples.*\(n=1\)", table)
-
-
-def test_the_worked_file_is_a_task(tmp_path):
+def test_a_file_is_a_task_by_the_line_of_the_page(tmp_path):
     lines = (f"{'good' if i % 3 else 'bad'}\t{'so ' * (i % 5)}{i % 3}\n" for i in range(100))
     (tmp_path / "reviews.tsv").write_text("".join(lines))
-    _, (record,) = run(with_task(TSV), tmp_path, "--task", "text", "--epochs", "1")
+    line = re.search(r"load_tsv\(.*\)", PAGES["new-experiment"])[0]
+    code = TEMPLATE.replace("majority(args.limit), common", f"data.{line}, common").replace(
+        '"majority', '"reviews'
+    )
+    _, (record,) = run(code, tmp_path, "--task", "reviews", "--epochs", "1")
     assert record["task"] == "reviews" and record["data"]["counts"] == {"train": 80, "val": 10, "test": 10}
 
 
-@pytest.mark.parametrize("code", [EXAMPLE, TASK], ids=["experiment", "task"])
-def test_the_examples_stay_short(code):
-    assert len([line for line in code.splitlines() if line.strip()]) < 40
-
-
-def test_a_trained_model_loads_as_the_readme_says(tmp_path, monkeypatch):
+def test_a_trained_model_is_used_as_the_readme_says(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda name, root, **given: load(name, root, smoke=True))
     model = models.SequenceModel("conv", 1, 4, 17, 10, d_hidden=4, kernel=3)
     (tmp_path / "runs" / "RUN").mkdir(parents=True)
     saved = {"model": model.state_dict(), "arguments": model.arguments}
@@ -110,26 +84,39 @@ def test_a_trained_model_loads_as_the_readme_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(code, names := {})
     assert torch.equal(names["model"].embedding.weight, model.embedding.weight)
+    assert "tensor(0." in capsys.readouterr().out  # its accuracy
 
 
 # ------------------------------------------------------------------------------------------ commands
 
 
 def commands():
-    """Every command that README, docs/ and the wanted runs quote, fenced or in backticks: (script, *argv)."""
-    text = TEXT.replace("$SLURM_ARRAY_TASK_ID", "5")
+    """Every command that README, docs/ (but its dated log) and the wanted runs quote: fenced, in backticks,
+    or as flags beside a script in the first column of a table. -> (script, *argv)"""
+    pages = [page for name, page in PAGES.items() if name != "notebook"]
+    text = "\n".join([README, WANTED, *pages]).replace("$SLURM_ARRAY_TASK_ID", "5")
     blocks = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += re.findall(r"`([^`\n]*\b\w+\.py[^`\n]*)`", text)
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    lines += [" ".join(code.split()) for code in re.findall(r"`([^`]*)`", prose)]
+    rows = re.findall(r"^\| `(\w+\.py)` \|(.*)$", text, re.MULTILINE)
+    lines += [f"python {script} {flags}" for script, row in rows for flags in re.findall("`(--[^`]+)`", row)]
     start = r"(?:^|\s|/)(?:python|torchrun [-\w ]+?) (\w+)\.py(?!\w)(.*)"
     found = [re.search(start, re.sub(r"\s+(#.*|&$)", "", line)) for line in lines]
     quoted = {(m[1], *shlex.split(m[2])) for m in found if m}
-    return sorted(command for command in quoted if command[0] != "exp_mine")
+    return sorted(command for command in quoted if not command[0].startswith(("exp_mine", "my")))
 
 
-def test_every_script_is_quoted():
-    scripts = {"data", "bench", "claims", *(f"exp_{name}" for name in EXPERIMENTS)}
-    assert scripts == {name for name, *_ in commands()}
+def test_every_script_is_named():
+    assert [n for n in ("data", "bench", "claims", *SCRIPTS) if f"{n}.py" not in README] == []
+
+
+def test_the_first_two_commands_stand_alone():
+    """The first two blocks of code. Each makes its environment and installs what it needs."""
+    blocks = re.findall(r"^```\w*\n(.*?)```", README, re.DOTALL | re.MULTILINE)[:2]
+    install = "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && .venv/bin/python "
+    wanted = [install + "exp_locality.py --task listops --kernel 5 31 --mini", install + "-m pytest"]
+    assert [" ".join(block.replace("\\\n", " ").split()) for block in blocks] == wanted
 
 
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
@@ -137,26 +124,22 @@ def test_every_command_parses(command, reached, monkeypatch):
     script, *argv = command
     module = importlib.import_module(script)
 
-    def begun(*args):
+    def begun(*args, **more):
         raise reached
 
     monkeypatch.setattr(data, "require", lambda names, args: names)  # as if Retrieval had been fetched
-    monkeypatch.setattr(records, "report_records", begun)
-    if script == "bench":
-        monkeypatch.setattr(module, "PARTS", dict.fromkeys(module.PARTS, begun))
-    if "--check" in argv:
+    for name in ("report", "plot_curves"):
+        monkeypatch.setattr(records, name, begun)
+    if script in ("bench", "claims", "data"):
+        parser_of = argparse.ArgumentParser.parse_args
+
+        def parse(self, *args, **more):
+            parser_of(self, *args, **more)
+            raise reached
+
+        monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    with pytest.raises(reached):
         module.main(argv)
-    else:
-        with pytest.raises(reached):
-            module.main(argv)
-
-
-def test_the_first_commands_stand_alone():
-    """Each makes its environment and installs what it needs."""
-    first, second = re.findall(r"^(python3 -m venv .*requirements\.txt.*)$", README, re.MULTILINE)
-    install = "python3 -m venv .venv && .venv/bin/pip install -r requirements.txt && .venv/bin/python "
-    assert first == install + "exp_locality.py --task listops --kernel 5 31 --mini"
-    assert second == install + "-m pytest"
 
 
 @pytest.mark.parametrize("code, requeued", [(0, False), (1, False), (75, True)])
@@ -175,54 +158,15 @@ def test_the_slurm_lines_keep_the_exit_code(code, requeued, tmp_path):
 # ------------------------------------------------------------------------------------------ numbers
 
 
-def printed():
-    """{page: text} of PRINTED: the sections with measured numbers ("n=") of what the scripts report of the
-    records in results/."""
-    files, sections = sorted(map(str, (ROOT / "results").glob("*.jsonl"))), []
-    with tempfile.TemporaryDirectory() as out:
-        for name in EXPERIMENTS:
-            script = importlib.import_module(f"exp_{name}")
-            with contextlib.redirect_stdout(io.StringIO()) as text:
-                script.main(["--report", *files, "--out", out])
-            text = re.sub(r"^figure: .*\n", "", text.getvalue(), flags=re.MULTILINE)
-            sections += re.split(r"^(?=### )", text, flags=re.MULTILINE)
-    pages = {
-        page: f"{title} What the scripts print with `--report`.\n[How to read them](results.md).\n"
-        for page, title in PRINTED.items()
-    }
-    for section in sections:
-        if "n=" in section:
-            pages["tables-mini" if "mini" in section.splitlines()[0] else "tables-full"] += (
-                f"\n{section.strip()}\n"
-            )
-    return pages
-
-
-def test_tables_show_what_the_scripts_print():
+def test_records_of_this_repository_are_real_runs_of_committed_code():
     read = records.read_records(sorted((ROOT / "results").glob("*.jsonl")))
     assert read and not any(r["smoke"] or r["dirty"] for r in read)
-    shown = {page: PAGES[page] for page in PRINTED}
-    assert shown == printed(), "PYTHONPATH=. python tests/test_readme.py writes them"
-
-
-def test_the_picture_of_claims_shows_every_verdict(tmp_path):
-    shown = [row for _, row in claims.decided(tmp_path)]
-    verdicts = re.findall(r"(supports|CONTRADICTS|beyond this tier) *\|$", PAGES["tables-mini"], re.MULTILINE)
-    assert [row.verdict for row in shown] == verdicts and len(verdicts) > 10
-    sides = {row.claim: (row.low, row.high) for row in shown}
-    assert sides["Image: K = 31 over K = 5"] == (5, math.inf)
-    assert sides["Text: K = 31 against K = 5"] == (-1.5, 1.5)
 
 
 def test_readme_has_no_number_of_its_own():
-    """Measured accuracies in README's table of findings stand on the pages of results, too."""
-    (table,) = (
-        t for t in re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE) if "verdict" in t.splitlines()[0]
-    )
-    evidence = [line.split("|")[3] for line in table.splitlines()[2:]]
-    numbers = re.findall(r"\d\d\.\d+", " ".join(evidence))
-    there = "".join(PAGES[page] for page in ("results", "dial", "self-pretraining", *PRINTED))
-    assert numbers and {n for n in numbers if n not in there} == set()
+    """What README says was measured, "a ± b", stands on a page of docs/, too."""
+    numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", README)
+    assert {n for n in numbers if not any(n in page for page in PAGES.values())} == set()
 
 
 # ------------------------------------------------------------------------------------------ deviations
@@ -232,7 +176,7 @@ def places():
     """(file, function or class or table) of every `deviation:` in the code."""
     found = []
     for path in sorted(ROOT.glob("*.py")):
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8").splitlines()
         tops = [n for n in ast.parse("\n".join(lines)).body if isinstance(n, ast.stmt)]
         for number, line in enumerate(lines, 1):
             for _ in range(line.count("deviation:")):
@@ -245,8 +189,3 @@ def places():
 def test_the_page_of_deviations_lists_those_of_the_code():
     listed = re.findall(r"^- `(\w+\.py)`, `(\w+)`: ", PAGES["deviations"], re.MULTILINE)
     assert sorted(listed) == sorted(places())
-
-
-if __name__ == "__main__":
-    for name, page in printed().items():
-        (ROOT / "docs" / f"{name}.md").write_text(page)

@@ -4,21 +4,20 @@ pytest tests/test_robust.py
 """
 
 import contextlib
+import errno
 import importlib
 import io
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import SCRIPTS, TINY, comparable, exit_code, lines_of
+from conftest import PROCESSES, SCRIPTS, TINY, command, comparable, exit_code, lines_of
 
 import common
 import exp_locality
@@ -26,16 +25,9 @@ import exp_locality
 ROOT = Path(__file__).parent.parent
 
 
-def start(*flags, checkpoints=300, **kwargs):
-    command = [sys.executable, str(ROOT / "exp_locality.py"), *map(str, flags)]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LRA_CHECKPOINT_SECONDS": str(checkpoints)}
-    return subprocess.Popen(command, env=environment, **pipes, **kwargs)
-
-
 def wait_for_checkpoint(process, out, since):
     """Until last.pt is newer than `since`, or the process has ended."""
-    while process.poll() is None:
+    while process.is_alive():
         with contextlib.suppress(FileNotFoundError):
             if any(file.stat().st_mtime_ns > since for file in out.glob("*/last.pt")):
                 return
@@ -43,40 +35,50 @@ def wait_for_checkpoint(process, out, since):
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(17, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, signals, tmp_path):
-    """Promise 1: SIGKILL, SIGTERM and Ctrl-C to real processes, in steps, evaluations and (they are frequent
-    here) while checkpoints are written."""
-    flags, draw, log = [*TINY, "--limit", 512, "--epochs", 16 * rounds], random.Random(0), ""
-    unbroken = start(*flags, "--out", tmp_path / "unbroken")
+def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, tmp_path):
+    """Promise 1: SIGKILL, SIGTERM and Ctrl-C to processes, in steps, evaluations and (they are frequent here)
+    while checkpoints are written."""
+    flags, draw = [*TINY, "--limit", 256, "--epochs", 20 * rounds], random.Random(0)
+    log = tmp_path / "log"
+
+    def start(name, seconds=300):
+        words = log, "exp_locality", [*flags, "--out", tmp_path / name], seconds
+        process = PROCESSES.Process(target=command, args=words)
+        process.start()
+        return process
+
     for number, code in [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)] * rounds:
         begun = time.time_ns()
-        process = start(*flags, "--out", tmp_path / "killed", checkpoints=0.02)
+        process = start("killed", 0.02)
         wait_for_checkpoint(process, tmp_path / "killed", begun)
         time.sleep(draw.uniform(0, 0.3))
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == code and "Traceback" not in err
-        assert code < 0 or "the same command continues" in err
-        log += out
-    assert "continuing after step" in log and "\nstep " in log  # a log file tells how far it is
-    process = start(*flags, "--out", tmp_path / "killed")
-    for ended in (process, unbroken):
-        _, err = ended.communicate(timeout=300)
-        assert ended.returncode == 0, err
+        os.kill(process.pid, number)
+        process.join(60)
+        assert process.exitcode == code
+    said = log.read_text()
+    assert "continuing after step" in said and "\nstep " in said  # a log file tells how far it is
+    assert said.count("the same command continues") == 2 * rounds and "Traceback" not in said
+    for process in (start("killed"), start("unbroken")):
+        process.join(300)
+        assert process.exitcode == 0
     assert comparable(tmp_path / "killed") == comparable(tmp_path / "unbroken")
 
 
-def test_a_full_disk_stops_the_run_with_a_sentence_and_it_continues_afterwards(tmp_path):
-    """Promise 4. No file of the process may grow further: to the program that is a full disk."""
+def test_a_full_disk_stops_the_run_with_a_sentence_and_it_continues_afterwards(tmp_path, monkeypatch, capsys):
+    """Promise 4. The second checkpoint finds no room."""
+    written, whole = [], common.write_atomically
 
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    def write(path, content):
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        whole(path, content)
 
-    _, err = (full := start(*TINY, "--out", tmp_path, preexec_fn=limit)).communicate()
-    assert full.returncode == 2 and err.count("error: ") == 1 and "the same command continues" in err
-    assert "Traceback" not in err
-    assert exit_code(exp_locality.main, *TINY, "--out", tmp_path) == 0
+    monkeypatch.setattr(common, "write_atomically", write)
+    for code in (2, 0):
+        assert exit_code(exp_locality.main, *TINY, "--out", tmp_path) == code
+        err = capsys.readouterr().err
+        assert (err.count("error: "), "the same command continues" in err) == (code // 2, code == 2)
     assert len(lines_of(tmp_path / "results.jsonl")) == 1
 
 
@@ -113,60 +115,45 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
 
 
 @pytest.mark.parametrize(
-    "argv, word",
+    "words, said",
     [
-        ("--task texts --kernel 5", "invalid choice"),
-        ("--task text --kernel 4", "odd"),
-        ("--task text --epochs 0", "whole number"),
-        ("--task text --batch-size 100000000000000000000", "999999999"),
-        ("--task text --seeds 999999999", "1000"),
-        ("--task text --lr nan", "above 0"),
-        ("--task text --time-limit soon", "time"),
-        ("--kernel 5", "--task"),
-        ("--task text --smoke --mini", "--smoke"),
-        ("--task text --steps 5 --epochs 5", "--epochs"),
-        (f"--task text --device {MISSING} --smoke", f"--device {MISSING}"),
-        ("--task text --smoke --limit 100000", "512"),
-        ("--task text --smoke --limit-test 100000", "128"),
-        ("--task text --smoke --out /proc/nowhere", "/proc/nowhere"),
-        (f"--task text --smoke --out {'x' * 300}", "too long"),
-        ("--report nowhere.jsonl", "no such records file"),
-        ("--report .", "no such records file"),
-        ("--report --out /dev/null", "/dev/null"),  # for its figures
+        ("locality --task texts", "invalid choice"),
+        ("locality --task text --kernel 4", "odd"),
+        ("locality --task text --epochs 0", "whole number"),
+        ("locality --task text --batch-size 100000000000000000000", "999999999"),
+        ("locality --task text --seeds 999999999", "1000"),
+        ("locality --task text --lr nan", "above 0"),
+        ("locality --task text --time-limit soon", "time"),
+        ("locality --kernel 5", "--task"),
+        ("locality --task text --smoke --mini", "--smoke"),
+        ("locality --task text --steps 5 --epochs 5", "--epochs"),
+        ("locality --task text --against exp_locality.py", "--report"),
+        ("locality --report --kernel 5 --lr 1e-3", "--kernel"),
+        ("locality --report --against exp_locality.py", "train one first"),
+        (f"locality --task text --device {MISSING} --smoke", f"--device {MISSING}"),
+        ("locality --task text --smoke --limit 100000", "512"),
+        ("locality --task text --smoke --limit-test 100000", "128"),
+        ("locality --task text --smoke --out /proc/nowhere", "/proc/nowhere"),
+        (f"locality --task text --smoke --out {'x' * 300}", "too long"),
+        ("multitask --task text listops --smoke --max-length 64", "max-length"),
+        ("multitask --task all --smoke --augment flip", "augment"),
+        ("kernels --task text --figure kernels --checkpoint nowhere/best.pt", "no such file"),
+        ("kernels --task text --smoke --checkpoint nowhere/best.pt", "--figure"),
+        ("listops --figure 3 --smoke --checkpoint nowhere/best.pt", "no such file"),
+        ("spt --task pathx --mini", "pathx"),
     ],
 )
-def test_mistakes_get_one_sentence_and_exit_code_2(argv, word, tmp_path, monkeypatch, capsys):
-    """Promise 4."""
+def test_mistakes_get_one_sentence_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):
+    """Promise 4. Said before anything is trained."""
     monkeypatch.chdir(tmp_path)
-    assert exit_code(exp_locality.main, *argv.split()) == 2
+    script, *argv = words.split()
+    assert exit_code(importlib.import_module(f"exp_{script}").main, *argv) == 2
     err = capsys.readouterr().err
-    assert word in err and err.count("error: ") == 1 and not list(tmp_path.glob("runs/*/*.pt"))
-
-
-def test_a_task_without_a_mini_tier_is_named(tmp_path, monkeypatch, capsys):
-    """Promise 4."""
-    monkeypatch.chdir(tmp_path)
-    assert exit_code(importlib.import_module("exp_spt").main, "--task", "pathx", "--mini") == 2
-    err = capsys.readouterr().err
-    assert "--mini" in err and err.count("error: ") == 1 and not [*tmp_path.iterdir()]
+    assert said in err and err.count("error: ") == 1 and not list(tmp_path.glob("runs/*/*.pt"))
+    assert not (tmp_path / "runs" / "results.jsonl").exists()
 
 
 # ------------------------------------------------------------------------------------------ odd surroundings
-
-
-def test_ctrl_c_is_answered_where_stderr_has_ended(signals, monkeypatch):
-    """Promise 1. `2>&1 | tee log`: it ends tee first."""
-
-    def gone(*args, **kwargs):
-        raise BrokenPipeError
-
-    monkeypatch.setattr(os, "write", gone)
-    monkeypatch.setattr(sys, "stderr", types.SimpleNamespace(write=gone, flush=gone))
-    with pytest.raises(SystemExit) as stop, common.exit_cleanly():
-        with common.finish_step() as arrived:
-            signal.raise_signal(signal.SIGINT)
-        assert arrived == [signal.SIGINT]
-    assert stop.value.code == 130
 
 
 def test_a_reader_that_has_seen_enough_is_no_error():

@@ -1,0 +1,155 @@
+"""exp_range.py: the dial against a loop, the meter against what is known, whose runs the table counts.
+
+pytest tests/test_range.py
+"""
+
+import argparse
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import data
+import exp_range
+import models
+
+# ------------------------------------------------------------------------------------------ the dial
+
+
+def documents(lengths, seed=0):
+    """A batch of documents of these lengths whose symbols are all different: ids tell positions apart."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = 1 + torch.arange(len(lengths) * max(lengths)).view(len(lengths), -1)
+    ids[:, 0] += 1000 * torch.arange(1, len(lengths) + 1)  # sums differ, which are what rotates
+    return data.Batch(ids * mask, mask, torch.zeros(len(lengths), dtype=torch.int64))
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4, 16, 64])
+def test_the_dial_writes_rows_and_reads_columns(stride):
+    lengths = [64, 50, 16, 7, 1]
+    batch = documents(lengths)
+    turned = data.strided(batch, stride)
+    for before, after, n in zip(batch.tokens.tolist(), turned.tokens.tolist(), lengths):
+        whole = n - n % stride
+        rows = [before[i : i + stride] for i in range(0, whole, stride)]
+        by_columns = [row[column] for column in range(stride) for row in rows]
+        assert after == by_columns + before[whole:]  # the rest and the padding stay
+
+
+def test_the_random_order_is_one_for_all_and_a_rotation_is_of_each_document():
+    batch = documents([64, 64, 64, 40])
+    orders = {}
+    for stride in ("random", "rotated", "random-rotated"):
+        for document, (before, after) in enumerate(zip(batch.tokens, data.strided(batch, stride).tokens)):
+            n = int((before > 0).sum())
+            assert sorted(after[:n].tolist()) == sorted(before[:n].tolist()) and not after[n:].any()
+            orders.setdefault(stride, []).append([before.tolist().index(x) for x in after[:n].tolist()])
+            if stride != "random":  # the same order as without the rotation, turned by a number of its own
+                plain = data.strided(batch, data.ROTATED[stride]).tokens[document, :n]
+                assert any(torch.equal(plain.roll(-k), after[:n]) for k in range(n))
+    assert orders["random"][0] == orders["random"][1] != [*range(64)]
+    assert all(orders[s][0] != orders[s][1] for s in ("rotated", "random-rotated"))
+
+
+def test_a_bag_of_symbols_cannot_see_the_dial():
+    args = argparse.Namespace(mini=True, no_techniques=True, data_dir="nowhere", limit=None, smoke=True)
+    args.max_length, logits = 256, []
+    for stride in (1, 16, "random", "random-rotated"):
+        _, recipe = exp_range.row_and_table(args, "text", "bag", None, stride)
+        args.mini = False  # of the data: the stand-in is small
+        task = data.load_for(args, "text", recipe, seed=0)
+        args.mini = True
+        torch.manual_seed(0)
+        bag = exp_range.build(task, recipe).double().eval()
+        batch = next(task.evaluation_batches("test"))
+        logits.append(bag.classify(bag(batch.tokens, batch.mask), batch.mask))
+    assert all(torch.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
+
+
+# ------------------------------------------------------------------------------------------ the meter
+
+
+class Pairs(torch.nn.Module):
+    """f = sum over d and t of a[d] s(u_t) s(u_(t + d)), s = -1 or 1: pairs d apart interact by 4 |a[d]|."""
+
+    def __init__(self, a):
+        super().__init__()
+        self.a = a
+
+    def forward(self, tokens, mask):
+        return 2.0 * tokens.double() - 3
+
+    def classify(self, s, mask, docs=1):
+        return sum(a * (s[:, :-d] * s[:, d:]).sum(1, keepdim=True) for d, a in self.a.items())
+
+
+def coins(n, length):
+    """A task of n random documents of two symbols, ids 1 and 2."""
+    symbols = torch.randint(2, (n * length,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    split = data.Split(symbols, length * torch.arange(n + 1), torch.arange(n) % 2)
+    return data.Task("coins", 2, 3, 1, length, split, split, split, source={})
+
+
+def test_a_meter_measures_interactions_that_are_known():
+    a = {1: 1.0, 2: -0.5, 7: 0.25, 20: 0.1}
+    sizes = exp_range.interactions(Pairs(a), coins(4000, 64), (1, 2, 3, 7, 20), examples=1000)
+    changed = 1 - 1 / 16  # four draws find the other symbol
+    wanted = [4 * abs(a.get(d, 0)) * changed**2 for d in (1, 2, 3, 7, 20)]
+    assert sizes == pytest.approx(wanted, rel=0.06, abs=1e-9)
+
+
+def test_the_range_is_that_of_all_pairs():
+    L, sizes = 40, np.random.default_rng(0).random(39)
+    pairs = sorted((j - i, sizes[j - i - 1]) for i in range(L) for j in range(i + 1, L))
+    total = sum(size for _, size in pairs)
+    mean, most = exp_range.summarised(range(1, L), sizes, L)
+    assert mean == pytest.approx(sum(d * size for d, size in pairs) / total)
+    within = [sum(size for d, size in pairs if d <= far) / total for far in (most - 1, most)]
+    assert within[0] < 0.9 <= within[1]
+
+
+def test_a_meter_sees_as_far_as_a_stack_of_convolutions_and_no_further():
+    torch.manual_seed(0)
+    task = data.load("image", "nowhere", augment="none", smoke=True)
+    model = models.SequenceModel("conv", 2, 8, task.vocab, task.classes, d_hidden=8, kernel=5)
+    reach = 2 * 2 * (5 // 2)  # two positions meet in one that is within reach of both
+    sizes = exp_range.interactions(model, task, (1, reach, reach + 1, 200), examples=8)
+    assert (sizes[:2] > 1e-9).all() and (sizes[2:] < 1e-12).all()
+
+
+# ------------------------------------------------------------------------------------------ the table
+
+
+def record(exp, row, seed, accuracy, task="text", **train):
+    """A mini record, as far as the dial's table reads it."""
+    made = dict(exp=exp, task=task, row=row, terms="", seed=seed, test_acc=accuracy, val_acc=accuracy)
+    made |= dict(run=f"{exp} {row} {seed}", budget="mini", limit=None, data={"hash": "d", "counts": {}})
+    return made | {"hp": {"model": {"kernel": 5}, "train": {"lr": 1e-3} | train}}
+
+
+def test_runs_of_other_scripts_count_at_s_1_and_once():
+    found = [record("range", "K=5, s=16", 0, 0.6, stride=16), record("range", "K=5, s=1", 0, 0.7, stride=1)]
+    found += [record("locality", "K=5", 0, 0.7), record("locality", "K=5", 1, 0.8)]
+    found += [record("locality", "K=7", 0, 0.9)]  # was never dialled
+    found += [record("range", "K=5, s=4", 0, 0.3, "image", stride=4)]
+    found += [record("locality", "K=5", 0, 0.5, "image")]  # trained for longer than the dial's
+    tables = exp_range.of_the_dial(found)
+    seen = {k: {cell: [r["test_acc"] for r in v] for cell, v in cells.items()} for k, cells in tables.items()}
+    assert {cell: sorted(v) for cell, v in seen["text", "mini"].items()} == {
+        ("K=5", 1): [0.7, 0.8], ("K=5", 16): [0.6],
+    }  # fmt: skip
+    assert seen["image", "mini"] == {("K=5", 4): [0.3]}
+
+
+def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, capsys):
+    yours = exp_range.of_the_dial([record("range", "K=5, s=16", 0, 0.625, stride=16)])["text", "mini"]
+    ours = exp_range.of_the_dial([record("range", "K=5, s=64", 0, 0.5, stride=64)])["text", "mini"]
+    drawn = []
+    monkeypatch.setattr(exp_range.records, "save_figure", lambda figure, path: drawn.append(figure))
+    exp_range.print_dial("text", "mini", yours, ours, tmp_path / "dial.png")
+    mine, theirs = capsys.readouterr().out.split("This repository's runs")
+    assert "62.5 (1)" in mine and "50.0" not in mine and "50.0 (1)" in theirs
+    assert [c.strip() for c in mine.splitlines()[4].split("|")[1:-1]] == ["", "4 apart", "16 apart"]
+    heights = [line.get_ydata()[0] for line in drawn[0].axes[0].containers for line in line.lines[:1]]
+    assert sorted(heights) == [50, 62.5] and math.isfinite(sum(heights))
