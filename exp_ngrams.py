@@ -185,6 +185,9 @@ class Rows(NamedTuple):
 
     matrix: torch.Tensor  # (examples, columns)
     transpose: torch.Tensor | None  # of training alone
+    gram: torch.Tensor | None = (
+        None  # (columns, columns) float64, of training alone, if dense: x^T x, centred
+    )
 
 
 def rows_of(counts, value, columns, known, transpose=False):
@@ -197,7 +200,7 @@ def rows_of(counts, value, columns, known, transpose=False):
     if len(known) <= 4096 and counts.docs * len(known) < 1 << 29:
         dense = torch.zeros(counts.docs, len(known))
         dense[document.long(), column.long()] = value
-        return Rows(dense, dense.T if transpose else None)
+        return dense_rows(dense) if transpose else Rows(dense, None)
     edges = torch.zeros(counts.docs + 1, dtype=torch.int32)
     edges[1:] = torch.bincount(document, minlength=counts.docs).cumsum(0)
     matrix = torch.sparse_csr_tensor(edges, column, value, (counts.docs, len(known)))
@@ -206,6 +209,12 @@ def rows_of(counts, value, columns, known, transpose=False):
     csc = matrix.to_sparse_csc()
     shape = len(known), counts.docs
     return Rows(matrix, torch.sparse_csr_tensor(csc.ccol_indices(), csc.row_indices(), csc.values(), shape))
+
+
+def dense_rows(matrix):
+    """Rows of a dense matrix of training."""
+    centred = (part - matrix.mean(0) for part in matrix.split(4096))
+    return Rows(matrix, matrix.T, sum((part.T @ part).double() for part in centred))
 
 
 def log_ratios(document, column, label, classes, columns):
@@ -255,10 +264,10 @@ def fit(rows, label, classes, penalty, factor=1.0, begin=None, bound=BOUND, most
     """Logistic regression -> Linear: the minimum of sum(losses) + penalty / 2 * sum(inner^2), where
     weight = factor * inner, by L-BFGS from `begin`, another Linear. It ends where the gradient's norm is
     below `bound` of that where all weights are 0, or after `most` steps: the result says which."""
-    matrix, transpose = rows
+    matrix, transpose, gram = rows
     outputs, n = 1 if classes == 2 else classes, len(label)
     mean = scores_of(transpose, torch.full((n, 1), 1 / n, dtype=matrix.dtype), 0)
-    root = None if matrix.is_sparse_csr else root_of_curvature(matrix, mean, penalty, factor, classes)
+    root = None if gram is None else root_of_curvature(gram, penalty, factor, classes).to(matrix.dtype)
     ease = math.sqrt(n * (1 - 1 / classes) / classes) if root is not None else 1.0
     z, middle, now = torch.zeros(matrix.shape[1], outputs), torch.zeros(outputs), {}
     if begin:
@@ -294,17 +303,15 @@ def fit(rows, label, classes, penalty, factor=1.0, begin=None, bound=BOUND, most
     return Linear(weight, bias, inner, now["loss"], now["norm"] / at_zero, steps)
 
 
-def root_of_curvature(matrix, mean, penalty, factor, classes):
+def root_of_curvature(gram, penalty, factor, classes):
     """The Cholesky factor (columns, columns) of about the curvature of a dense fit. L-BFGS moves
     z = root^T inner instead of inner: another way to the same minimum, a much shorter one where columns are
     as alike as the counts of pixels are."""
-    centred = ((part - mean[:, 0]) for part in matrix.split(4096))
-    gram = sum((part.T @ part).double() for part in centred)
     square = factor**2 if isinstance(factor, float) else factor.square().mean(1)
-    share = torch.as_tensor(square, dtype=torch.float64).expand(len(gram)).sqrt()
-    gram *= (1 - 1 / classes) / classes * share[:, None] * share
-    gram.diagonal().add_(penalty)
-    return torch.linalg.cholesky(gram).to(matrix.dtype)
+    share = torch.as_tensor(square, dtype=gram.dtype).expand(len(gram)).sqrt()
+    curvature = (1 - 1 / classes) / classes * share[:, None] * share * gram
+    curvature.diagonal().add_(penalty)
+    return torch.linalg.cholesky(curvature)
 
 
 def gradient_at_zero(rows, mean, label, outputs, factor):

@@ -119,7 +119,7 @@ def test_the_optimum_is_newtons(sparse, classes, weighted):
     label = torch.randint(classes, (60,), generator=draw)
     outputs = 1 if classes == 2 else classes
     factor = torch.randn(5, outputs, generator=draw, dtype=torch.float64) if weighted else 1.0
-    rows = exp_ngrams.Rows(x, x.T)
+    rows = exp_ngrams.dense_rows(x)
     if sparse:
         rows = exp_ngrams.Rows(x.to_sparse_csr(), x.T.to_sparse_csr())
     begin = exp_ngrams.fit(rows, label, classes, 5.0, factor)
@@ -220,6 +220,22 @@ def test_a_run_is_a_record_once_and_its_weights_can_be_read(tmp_path, monkeypatc
     assert "(start) [" in capsys.readouterr().out
     assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
     assert "spans 2,001 positions" in capsys.readouterr().err
+
+
+def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
+    """The stand-in passes for the data, so that the run counts."""
+    whole = data.load
+    monkeypatch.setattr(data, "load", lambda *args, **how: whole(*args, **how | {"smoke": True}))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
+    found = lines_of(tmp_path / "runs" / "results.jsonl")
+    assert [r["row"] for r in found] == ["n=2, presence", "n=2, gap 2, presence"]
+    assert [r["budget"] for r in found] == ["paper"] * 2
+    pytest.importorskip("matplotlib")
+    assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
+    assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {"ngrams.png", "ngrams-gap.png"}
 
 
 def test_published_numbers_are_the_papers():
