@@ -1,0 +1,247 @@
+"""exp_ngrams.py: features against plain dicts, the optimum against Newton's. pytest tests/test_ngrams.py"""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from conftest import exit_code, lines_of
+
+import data
+import exp_locality
+import exp_ngrams
+from exp_ngrams import columns_of, counted, documents
+
+torch.set_num_threads(1)
+
+
+def task_of(texts, labels, name="text", max_length=4096, parts=(0.5, 0.75)):
+    """A Task of lists of symbols; half of them are for training and a fourth each for the rest."""
+    cuts = [0, *(int(part * len(texts)) for part in parts), len(texts)]
+    splits = {}
+    for split, start, stop in zip(data.SPLITS, cuts, cuts[1:]):
+        tokens, offsets = data.ragged([bytes(text) for text in texts[start:stop]])
+        splits[split] = data.Split(tokens, offsets, torch.tensor(labels[start:stop]))
+    shape = data.SHAPES[name] | {"max_length": max_length}
+    return data.Task(name, **shape, **splits, source={"hash": "0"})
+
+
+def random_texts(n, alphabet, lengths, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(*lengths, (n,), generator=draw).tolist()
+    return [torch.randint(97, 97 + alphabet, (size,), generator=draw).tolist() for size in sizes]
+
+
+def grams_of(text, lags):
+    return [tuple(text[i + lag] for lag in lags) for i in range(len(text) - max(lags))]
+
+
+def as_dict(counts):
+    columns = zip(counts.document.tolist(), counts.column.tolist())
+    return dict(zip(columns, counts.count.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("lags", [[0], [0, 1], [0, 1, 2, 3, 4], [0, 3, 6], [0, 1, 32]])
+def test_counts_are_those_of_a_plain_dict(lags, monkeypatch):
+    """Cut at 40 symbols, in several pieces, some documents shorter than the n-gram: nothing crosses a border.
+    Hashed to 2^12 places: the dict's n-grams by Python's own whole numbers, and collisions are counted."""
+    monkeypatch.setattr(exp_ngrams, "CHUNK", 200)
+    texts, bits = random_texts(40, 4, (1, 60)), 12
+    task = task_of(texts, [i % 2 for i in range(40)], max_length=40)
+
+    def place(gram):
+        """columns_of and mixed once more, modulo 2^64 in Python."""
+        if 256 ** len(gram) <= 1 << bits:
+            return sum(symbol * 256**i for i, symbol in enumerate(reversed(gram)))
+        key = 0
+        for symbol in gram:
+            key = (key + symbol + 1) * 0x9E3779B97F4A7C15 % 2**64
+            signed = key - 2**64 if key >> 63 else key
+            key = (key ^ (signed >> 32) % 2**64) * 0xBF58476D1CE4E5B9 % 2**64
+        return key >> (64 - bits)
+
+    wanted, grams = Counter(), set()
+    for i, text in enumerate(texts[:20]):
+        wanted.update((i, place(gram)) for gram in grams_of(text[:40], lags))
+        grams.update(grams_of(text[:40], lags))
+    assert as_dict(counted(task, "train", lags, bits)) == wanted
+    places = len({place(gram) for gram in grams})
+    expected = len(grams) - 2**bits * (1 - (1 - 2**-bits) ** len(grams))
+    print(f"{len(grams) - places} of {len(grams)} n-grams share a place, {expected:.1f} expected")
+    assert len(grams) - places <= expected + 4 * math.sqrt(expected) + 1
+
+
+def test_grey_levels_colours_and_the_start_symbol():
+    pixels = [[0, 31, 32, 255], [64, 128, 200, 7]] * 4
+    task = task_of(pixels, [0, 1] * 4, "image", 4)
+    [piece] = documents(task, "train", 8, False)
+    assert piece.symbols.tolist() == [0, 0, 1, 7, 2, 4, 6, 0] * 2 and piece.alphabet == 8
+    colours = task_of([[0, 32, 64, 255, 0, 0]] * 8, [0, 1] * 4, "scifar", 6)
+    [piece] = documents(colours, "train", 8, False)
+    assert piece.symbols[:2].tolist() == [0 + 1 * 8 + 2 * 64, 7] and piece.length.tolist() == [2] * 4
+    listops = task_of([[1, 2], [3]] * 4, [0, 1] * 4, "listops", 4)
+    [piece] = documents(listops, "train", 8, True)
+    start = piece.alphabet - 1
+    assert piece.symbols.tolist() == [start, 1, 2, start, 3] * 2 and piece.length.tolist() == [3, 2] * 2
+    _, document, _ = columns_of(piece, [0, 1], 18)
+    assert document.tolist() == [0, 0, 1, 2, 2, 3]
+
+
+def newton(x, label, classes, penalty, factor):
+    """The same minimum by Newton's method in float64, all in one vector -> (loss, weights)."""
+    outputs = 1 if classes == 2 else classes
+    shape = x.shape[1] + 1, outputs
+
+    def loss_of(flat):
+        inner, bias = flat.view(shape)[:-1], flat.view(shape)[-1]
+        scores = x @ (factor * inner) + bias
+        if outputs == 1:
+            scores = torch.cat([torch.zeros_like(scores), scores], 1)
+        losses = torch.nn.functional.cross_entropy(scores, label, reduction="sum")
+        return (losses + penalty / 2 * inner.square().sum()) / len(label)
+
+    flat = torch.zeros(shape[0] * outputs, dtype=torch.float64)
+    for _ in range(30):
+        gradient = torch.func.grad(loss_of)(flat)
+        # With a score for each class their common bias is free: lstsq leaves it alone.
+        flat = flat - torch.linalg.lstsq(torch.func.hessian(loss_of)(flat), gradient, driver="gelsd").solution
+    return float(loss_of(flat)), flat.view(shape)[:-1]
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_optimum_is_newtons(sparse, classes, weighted):
+    """Loss to 1e-8, and the norm of the gradient below the bound; from zeros and from another penalty."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.rand(60, 5, generator=draw, dtype=torch.float64)
+    x = x * (torch.rand(60, 5, generator=draw) < 0.6)
+    label = torch.randint(classes, (60,), generator=draw)
+    outputs = 1 if classes == 2 else classes
+    factor = torch.randn(5, outputs, generator=draw, dtype=torch.float64) if weighted else 1.0
+    rows = exp_ngrams.dense_rows(x)
+    if sparse:
+        rows = exp_ngrams.Rows(x.to_sparse_csr(), x.T.to_sparse_csr())
+    begin = exp_ngrams.fit(rows, label, classes, 5.0, factor)
+    for model in (
+        exp_ngrams.fit(rows, label, classes, 0.3, factor, bound=1e-6),
+        exp_ngrams.fit(rows, label, classes, 0.3, factor, begin=begin, bound=1e-6),
+    ):
+        loss, inner = newton(x, label, classes, 0.3, factor)
+        assert model.loss == pytest.approx(loss, abs=1e-8) and model.gradient < 1e-6
+        torch.testing.assert_close(model.inner, inner, atol=1e-4, rtol=0)
+
+
+def test_pairs_are_the_differences_and_products_of_their_vectors():
+    texts = random_texts(24, 5, (5, 12))
+    tokens, offsets = data.ragged([bytes(text) for text in texts])
+    split = data.Split(tokens, offsets, torch.arange(12) % 2)
+    task = data.Task("retrieval", **data.SHAPES["retrieval"], train=split, val=split, test=split,
+                     source={"hash": "0"})  # fmt: skip
+    counts = counted(task, "train", [0], 22)
+    value = exp_ngrams.scaled(counts, "counts")
+    x = torch.zeros(24, 256)
+    x[counts.document.long(), counts.column.long()] = value
+    made, value = exp_ngrams.paired(counts, value, 256)
+    found = torch.zeros(12, 512)
+    found[made.document.long(), made.column.long()] = value
+    torch.testing.assert_close(found, torch.cat([(x[::2] - x[1::2]).abs(), x[::2] * x[1::2]], 1))
+    assert torch.allclose(x.norm(dim=1), torch.ones(24))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_log_ratios_are_those_of_naive_bayes(classes):
+    document, column = torch.tensor([0, 0, 1, 2, 2, 3, 4]), torch.tensor([0, 1, 0, 1, 2, 2, 0])
+    label = torch.tensor([0, 1, 1, 0, classes - 1])
+    found = exp_ngrams.log_ratios(document, column, label, classes, 3)
+
+    def share(chosen, j):
+        had = [sum(1 for d, c in zip(document, column) if c == k and label[d] in chosen) for k in range(3)]
+        had = [n + (len(chosen) if classes > 2 else 1) for n in had]
+        return had[j] / sum(had)
+
+    for j in range(3):
+        for at, c in enumerate([1] if classes == 2 else range(classes)):
+            ratio = math.log(share([c], j) / share([k for k in range(classes) if k != c], j))
+            assert float(found[j, at]) == pytest.approx(ratio, abs=1e-6)
+
+
+def best_test_accuracy(task, cell):
+    lags = exp_ngrams.lags_of(cell)
+    counts, *_ = exp_ngrams.counted_splits(task, lags, 22, 8, False)
+    _, _, got = exp_ngrams.learn(counts, task.splits, "counts", 2, 1 << 22, 1)
+    return got["test_acc"]
+
+
+def test_gap_1_is_the_plain_n_gram():
+    task = task_of(random_texts(40, 4, (1, 60)), [i % 2 for i in range(40)])
+    gap = counted(task, "train", exp_ngrams.lags_of({"n": 3, "gap": 1}), 22)
+    plain = counted(task, "train", exp_ngrams.lags_of({"lags": "0 1 2"}), 22)
+    assert as_dict(gap) == as_dict(plain) and all(map(torch.equal, gap[:3], plain[:3]))
+
+
+def test_a_planted_trigram_needs_three_symbols():
+    """Class 1 has 1 2 3 and 4 2 5, class 0 has 1 2 5 and 4 2 3: their pairs are the same."""
+    texts, labels = random_texts(400, 8, (30, 31)), [i % 2 for i in range(400)]
+    draw = torch.Generator().manual_seed(2)
+    for text, label in zip(texts, labels):
+        at = int(torch.randint(2, 10, (1,), generator=draw))
+        for start, (first, last) in ((at, (1, 3 if label else 5)), (at + 12, (4, 5 if label else 3))):
+            text[start : start + 3] = [first, 2, last]
+    task = task_of(texts, labels)
+    assert best_test_accuracy(task, {"n": 3, "gap": 1}) > 0.99
+    assert best_test_accuracy(task, {"n": 2, "gap": 1}) < 0.62
+
+
+def test_a_distance_beyond_the_n_gram_stays_at_chance():
+    """The label is whether two marks stand 10 or 14 apart, all of them at least n g from the ends; an n-gram
+    that reaches from one to the other tells it."""
+    texts, labels = random_texts(400, 8, (60, 61)), [i % 2 for i in range(400)]
+    draw = torch.Generator().manual_seed(3)
+    for text, label in zip(texts, labels):
+        at = int(torch.randint(10, 35, (1,), generator=draw))
+        text[at] = text[at + (14 if label else 10)] = 1
+    task = task_of(texts, labels)
+    assert best_test_accuracy(task, {"n": 3, "gap": 3}) < 0.62
+    assert best_test_accuracy(task, {"n": 2, "gap": 10}) > 0.99
+
+
+def test_a_run_is_a_record_once_and_its_weights_can_be_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = "--task", "listops", "retrieval", "--n", 2, "--smoke", "--start", "--weights", "bayes"
+    assert exit_code(exp_ngrams.main, *command) == 0
+    found = lines_of(tmp_path / "runs" / "results.jsonl")
+    assert [r["row"] for r in found] == ["n=2, bayes, start"] * 2
+    assert all(exp_ngrams.records.is_record(r) and r["gradient"] < 1e-3 for r in found)
+    assert all((tmp_path / "runs" / r["run"] / "weights.pt").exists() for r in found)
+    assert exit_code(exp_ngrams.main, *command[:2], *command[3:], "--top", 2) == 0
+    again = lines_of(tmp_path / "runs" / "results.jsonl")[-1]
+    assert [again[k] for k in ("loss", "test_acc")] == [found[0][k] for k in ("loss", "test_acc")]
+    assert "(start) [" in capsys.readouterr().out
+    assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
+    assert "spans 2,001 positions" in capsys.readouterr().err
+
+
+def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
+    """The stand-in passes for the data, so that the run counts."""
+    whole = data.load
+    monkeypatch.setattr(data, "load", lambda *args, **how: whole(*args, **how | {"smoke": True}))
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
+    found = lines_of(tmp_path / "runs" / "results.jsonl")
+    assert [r["row"] for r in found] == ["n=2, presence", "n=2, gap 2, presence"]
+    assert [r["budget"] for r in found] == ["paper"] * 2
+    pytest.importorskip("matplotlib")
+    assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
+    assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {"ngrams.png", "ngrams-gap.png"}
+
+
+def test_published_numbers_are_the_papers():
+    """Typed twice: here and in exp_locality."""
+    for name, row in (("K = 5", "K=5"), ("MEGA", "MEGA (original)")):
+        theirs = dict(zip(exp_locality.TASKS7, exp_locality.TABLE1[row]))
+        assert dict(zip(exp_ngrams.COLUMNS, exp_ngrams.LATER[name])) == {t: theirs[t] for t in theirs}
+    assert exp_ngrams.beaten("text", 0.663) == "11 of 11 Transformers of LRA's table"
+    assert exp_ngrams.beaten("image", 0.4311).startswith("10 of 11")
