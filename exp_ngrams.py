@@ -185,18 +185,22 @@ class Rows(NamedTuple):
 
     matrix: torch.Tensor  # (examples, columns)
     transpose: torch.Tensor | None  # of training alone
-    gram: torch.Tensor | None = (
-        None  # (columns, columns) float64, of training alone, if dense: x^T x, centred
-    )
+    gram: torch.Tensor | None = None  # of training, if dense: (columns, columns) float64, x^T x centred
+
+
+def numbered(column, known, columns):
+    """Which of the columns `known` of the table each is (int32); -1 for none of them."""
+    place = torch.full((columns,), -1, dtype=torch.int32)
+    place[known] = torch.arange(len(known), dtype=torch.int32)
+    return place[column]
 
 
 def rows_of(counts, value, columns, known, transpose=False):
     """Rows of the columns `known` of the table: others never occur in training, no weight could be learnt."""
-    place = torch.full((columns,), -1, dtype=torch.int32)
-    place[known] = torch.arange(len(known), dtype=torch.int32)
-    column = place[counts.column]
-    kept = column >= 0
-    document, column, value = counts.document[kept], column[kept], value[kept]
+    column = numbered(counts.column, known, columns)
+    document, kept = counts.document, column >= 0
+    if not kept.all():
+        document, column, value = document[kept], column[kept], value[kept]
     if len(known) <= 4096 and counts.docs * len(known) < 1 << 29:
         dense = torch.zeros(counts.docs, len(known))
         dense[document.long(), column.long()] = value
@@ -220,8 +224,9 @@ def dense_rows(matrix):
 def log_ratios(document, column, label, classes, columns):
     """Naive Bayes' log ratios (columns, 1) of class 1 against class 0, or (columns, classes) of each class
     against the rest: how often documents of a class have an n-gram, plus one, as a share of all n-grams."""
-    had = torch.ones(columns, classes)
-    had.view(-1).index_add_(0, column * classes + label[document], torch.ones(len(column)))
+    kind = label.to(torch.uint8)[document]
+    had = [torch.bincount(column[kind == c], minlength=columns) + 1.0 for c in range(classes)]
+    had = torch.stack(had, 1)
     if classes == 2:
         share = had / had.sum(0)
         return (share[:, 1:] / share[:, :1]).log()
@@ -339,8 +344,8 @@ def learn(counts, splits, weights, classes, columns, docs):
     label, known = splits["train"].label, torch.unique(counts["train"].column).long()
     factor = 1.0
     if weights == "bayes":
-        document, column = counts["train"].document, torch.searchsorted(known, counts["train"].column.long())
-        factor = log_ratios(document, column, label, classes, len(known))
+        column = numbered(counts["train"].column, known, columns)
+        factor = log_ratios(counts["train"].document, column, label, classes, len(known))
     rows = {s: rows_of(counts[s], values[s], columns, known, s == "train") for s in counts}
     model, best, tried = None, None, {}
     for penalty in PENALTIES:
