@@ -201,7 +201,7 @@ def rows_of(counts, value, columns, known, transpose=False):
     document, kept = counts.document, column >= 0
     if not kept.all():
         document, column, value = document[kept], column[kept], value[kept]
-    if len(known) <= 4096 and counts.docs * len(known) < 1 << 29:
+    if len(known) <= 1024 and counts.docs * len(known) < 1 << 28:
         dense = torch.zeros(counts.docs, len(known))
         dense[document.long(), column.long()] = value
         return dense_rows(dense) if transpose else Rows(dense, None)
