@@ -434,7 +434,8 @@ def beaten(task, accuracy):
 
 def outcome(line):
     """The last line of a cell."""
-    text = f"test accuracy {line['test_acc']:.2%} ({line['seconds']:.0f} s, {line['peak_gb']} GB)"
+    memory = f", {line['peak_gb']} GB" if line["peak_gb"] else ""  # only Linux says it
+    text = f"test accuracy {line['test_acc']:.2%} ({line['seconds']:.0f} s{memory})"
     if line["smoke"]:
         return f"{text}: a smoke run, it works, the accuracy means nothing"
     full = line["budget"] == "paper" and line["task"] in COLUMNS
@@ -511,7 +512,7 @@ def print_task(task, terms, group):
     rows = []
     for r in sorted(group, key=lambda r: records.naturally(r["row"])):
         mean, error = records.mean_and_error([r])
-        cost = [f"{r['penalty']:g}", f"{r['features']:,}", f"{r['seconds']:.0f}", r["peak_gb"]]
+        cost = [f"{r['penalty']:g}", f"{r['features']:,}", f"{r['seconds']:.0f}", r["peak_gb"] or "—"]
         rows.append([r["row"], f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", *cost])
     header = [", ".join(filter(None, [data.TITLES[task], terms])), "test % ± standard error", "validation %"]
     print(records.markdown([*header, "penalty", "features", "seconds", "GB"], rows) + "\n")
@@ -698,6 +699,9 @@ def require_fit(task, lags):
 
 def main(argv=None):
     parser = make_parser()
+    for stream in (sys.stdout, sys.stderr):  # "±" must not end a command where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the tables")
