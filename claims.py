@@ -284,8 +284,8 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
 FRONT = (  # README's rows: the claim, a remark, and (what was measured, its name above)
-    ("A: kernels of size 5 suffice for Text (K = 31 over K = 5)", "",
-     ("30 epochs", "text-30"), ("no techniques", "text-plain")),
+    ("A: kernels of size 5 suffice for Text (K = 31 over K = 5)", "", ("30 epochs", "text-30"),
+     ("no techniques", "text-plain")),
     ("A: larger kernels help (K = 31 over K = 5)", "less than in A", ("Image", "image-31"),
      ("ListOps", "listops-31")),
     ("A: rotary beats learned positions", "", ("ListOps", "listops-learned"), ("Image", "image-learned")),

@@ -102,10 +102,13 @@ def run_cell(args, task, rule, seed):
 def trained_model(args):
     """(name, model) of a finished ListOps run; None where there is none. Of several runs a full one, of these
     a Transformer's (the paper's), of these the one that validated best."""
+
+    def rank(r):
+        return r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]
+
     exps = "locality", "multitask", "kernels", "positional", "spt"
-    found = records.finished_runs(args, "listops", exps)
-    found.sort(key=lambda r: (r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]))
-    return rebuilt(args.out / found[-1]["run"] / "best.pt") if found else None
+    best = max(records.finished_runs(args, "listops", exps), key=rank, default=None)
+    return best and rebuilt(args.out / best["run"] / "best.pt")
 
 
 def rebuilt(path):
@@ -149,19 +152,17 @@ def report(args):
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
         for rule, (_, words, paper) in RULES.items():
-            wanted = {"exp": exp, "row": rule, "budget": tier}.items()
-            found = [records.best_recipe([r for r in some if wanted <= r.items()]) for some in both]
-            rows.append([words, f"≈ {paper}" if paper else "", *map(train_and_test, found)])
+            rows.append([words, f"≈ {paper}" if paper else ""])
+            for found in both:
+                wanted = {"exp": exp, "row": rule, "budget": tier}.items()
+                group = records.best_recipe([r for r in found if wanted <= r.items()])
+                train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
+                rows[-1].append(train + records.summary(group))
         header = ["Rule", "paper, train", "yours, train / test", "this repository"]
         print(records.markdown(header, rows) + "\n")
     print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the paper's")
     print("Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9, MED 4 (the median of an even")
     print("number of arguments is cut to a whole number, as in the data), SM a random digit.")
-
-
-def train_and_test(group):
-    train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
-    return train + records.summary(group)
 
 
 # ------------------------------------------------------------------------------------------ the figures
@@ -185,7 +186,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path):
 
 
 def plot_labels(task, path):
-    """Figure 1: number of training examples with each label, by root operation."""
+    """Figure 1: training examples with each label, by root operation."""
     roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
     counts = counted(roots.numpy(), task.train.label.numpy())
     titles = [f"{row.max() / max(1, row.sum()):.1%} are {row.argmax()}" for row in counts]

@@ -50,10 +50,7 @@ MODELS = {  # {model: (its row in its own script, and what common.table_recipe r
     "mega": ("MEGA", exp_multitask.TABLES["mega"], MULTITASK, exp_multitask.RATES),
 }
 MINI_IMAGE = dict(epochs=2, batch_size=16, lr=1e-3)  # five orders of whole cells would take a day
-SMOKE = dict(
-    model=dict(depth=2, d_model=32, d_hidden=32, heads=2, d_ff=64, d_attention=16, ema_dim=4, d_state=16),
-    train=dict(lr=3e-3, batch_size=16, epochs=2),
-)
+SMOKE = {"model": exp_multitask.SMOKE["model"] | {"d_state": 16}, "train": exp_multitask.SMOKE["train"]}
 COLOURS = {"K=1 (bag of symbols)": records.GREY, "K=5": records.ORANGE, "K=31": "#7A3B00"}
 COLOURS |= {"gMLP": records.GREEN, "S4": records.BLUE, "S5": "#56B4E9", "Transformer": "#CC79A7"}
 
@@ -179,10 +176,10 @@ def measure(args, name):
     print(f"### Range of trained models, {title}\n")
     print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     figure, axis = axes(f"{title}: how far apart do positions interact?")
+    axis.plot([], [], "k:", label="before training")
     for i, row in enumerate(runs):
-        for kind, style in (("trained", ".-"), ("untrained", ":")):
+        for kind, style, label in (("trained", ".-", row), ("untrained", ":", None)):
             y = curves[row, kind] / max(curves[row, kind].max(), 1e-300)
-            label = row if kind == "trained" else f"{row}, untrained"
             axis.plot(distances, y, style, color=colour(row, i), label=label)
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
     axis.set(xlabel="distance of two positions (symbols)", ylabel="interaction / its maximum")
@@ -309,19 +306,20 @@ def main(argv=None):
     # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
-        if args.figure and not args.report:
-            for name in common.chosen(args.task, TASKS):
+        if args.report:
+            return report(args)
+        names, default = common.chosen(args.task, TASKS), ["bag", "conv", "transformer", "s4", "gmlp"]
+        if args.figure:
+            for name in names:
                 measure(args, name)
             return
-        if not args.report:
-            default = ["conv"] if args.smoke else ["bag", "conv", "transformer", "s4", "gmlp"]
-            strides = args.stride or ([16] if args.smoke else STRIDES)
-            kernels = args.kernel[:1] if args.smoke else args.kernel
-            chosen = common.chosen(args.model or default, MODELS)
-            pairs = [(m, kernel) for m in chosen for kernel in (kernels if m == "conv" else [None])]
-            names = data.require(common.chosen(args.task, TASKS), args)
-            cells = [(name, *pair, stride) for name, pair, stride in product(names, pairs, strides)]
-            records.run_cells(args, cells, run_cell)
+        strides, kernels = STRIDES, args.kernel
+        if args.smoke:
+            default, strides, kernels = ["conv"], [16], kernels[:1]
+        chosen = common.chosen(args.model or default, MODELS)
+        pairs = [(m, kernel) for m in chosen for kernel in (kernels if m == "conv" else [None])]
+        cells = product(data.require(names, args), pairs, args.stride or strides)
+        records.run_cells(args, [(name, *pair, stride) for name, pair, stride in cells], run_cell)
         if not args.smoke:
             report(args)
 
