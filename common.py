@@ -645,31 +645,48 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
-    at = restore(folder, parts, device, steps, args.fresh, note)
+    at = restore(folder, parts, device, args.fresh, note)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
     batches = endless_batches(task, hp, seed, at["step"], noise)
-    if not at["step"]:
+    if at["step"]:
+        print(f"continuing after step {at['step']} of {steps}", flush=True)
+    else:
         save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
+    saved = said = time.monotonic()
+    over = False
     with time_limit(args.deadline), contextlib.closing(batches):  # or workers that augment images would stay
-        while not is_over(at, steps, hp):
+        while not over:
             start = len(at["curve"]) * period
-            end = min(steps, start + period)
+            end, stopped = min(steps, start + period), False
+            name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / period)}"
+            bar = progress_bar(None, name, total=end - start, initial=at["step"] - start)
             model.train()
-            with progress_bar(at, start, end, steps) as bar, finish_step() as stop:
-                while at["step"] < end:
+            with bar, finish_step() as signals:
+                while at["step"] < end and not stopped:
                     reseed(seed, at["step"], noise)
                     train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
                     schedule.on_step()
                     at["step"] += 1
-                    if save_or_look(folder, parts, at, end, steps, bar, stop):
-                        break
+                    bar.update()
+                    now = tick(at)
+                    stopped, due = any_rank(bool(signals), now - saved > CHECKPOINT_SECONDS)
+                    if stopped or due or at["step"] == end:
+                        save_state(folder, parts, at)
+                        saved = now
+                    elif at["step"] % LOOK_STEPS == 0:
+                        require_finite(at, **parts)
+                        bar.set_postfix_str(progress(at, steps))
+                    if bar.disable and (stopped or now - said > 60):  # a log file
+                        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
+                        said = now
+
             train, val = means(at["totals"]), measure("val")
             tick(at)
-            keep_validation(folder, at, train, val, model, optimizer, hp)
-            print(epoch_line(at, steps, "part" if hp.get("steps") else "epoch"), flush=True)
+            keep_validation(folder, at, steps, train, val, model, learning_rate(optimizer), hp)
             warn_at_chance(at["curve"], task, math.ceil(steps / period))
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
+            over = at["step"] == steps or any_rank(at["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
 
         print(f"testing on {len(task.test.label):,} examples", flush=True)
         test = last = measure("test")
@@ -678,24 +695,14 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             model.load_state_dict(best["model"])
             test = measure("test")
     tick(at)
-    return {
-        "test_acc": test["acc"],
-        "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"],
-        "best_epoch": best["epoch"],
-        "test_acc_last": last["acc"],
-        "chance": round(chance(task.test), 4),
-        "train_acc": at["curve"][-1]["train"]["acc"],
-        "epochs": len(at["curve"]),
-        "steps": at["step"],
-        "params": sum(p.numel() for p in model.parameters()),
-        "seconds": round(at["seconds"], 1),
-        "cpu_seconds": round(at["cpu_seconds"], 1),
-        "epoch_seconds": round(at["seconds"] / len(at["curve"]), 2),
-        "peak_gb": peak_gb(device),
-        "device": device_name(device),
-        "ranks": ranks(),
-        "starts": at["starts"],
-    }
+    validated = at["curve"][best["epoch"] - 1]["val"]["acc"]
+    result = {"test_acc": test["acc"], "val_acc": validated, "best_epoch": best["epoch"]}
+    result |= {"test_acc_last": last["acc"], "chance": round(chance(task.test), 4)}
+    result |= {"train_acc": train["acc"], "epochs": len(at["curve"]), "steps": at["step"]}
+    result |= {"params": sum(p.numel() for p in model.parameters()), "starts": at["starts"]}
+    result |= {"seconds": round(at["seconds"], 1), "cpu_seconds": round(at["cpu_seconds"], 1)}
+    result |= {"epoch_seconds": round(at["seconds"] / len(at["curve"]), 2), "peak_gb": peak_gb(device)}
+    return result | {"device": device_name(device), "ranks": ranks()}
 
 
 def training_length(task, hp):
@@ -707,51 +714,26 @@ def training_length(task, hp):
     return hp["epochs"] * epoch, epoch
 
 
-def is_over(at, steps, hp):
-    """Whether the last validation has been, or the first one after hp["hours"]."""
-    last = at["curve"][-1] if at["curve"] else {"step": 0, "seconds": 0}
-    return last["step"] == steps or any_rank(last["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
-
-
 def tick(at):
-    """Add the time since the last tick to what all processes of this run have spent on it."""
-    now = time.monotonic(), time.process_time()
-    at["seconds"] += now[0] - at["since"][0]
-    at["cpu_seconds"] += now[1] - at["since"][1]
-    at["since"] = now
-
-
-def progress_bar(at, start, end, steps):
-    """The bar of one epoch; only on a terminal, and of rank 0."""
-    name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / max(1, end - start))}"
-    shape = "{desc} {percentage:3.0f}% {bar} {postfix}"
-    how = dict(initial=at["step"] - start, desc=name, leave=False, bar_format=shape)
-    return tqdm(total=end - start, disable=rank() > 0 or None, **how)
-
-
-def save_or_look(folder, parts, at, end, steps, bar, stop):
-    """What may be due after a step: a checkpoint, a look at the loss, a line in a log file, which has no bar:
-    one a minute at first, later one every CHECKPOINT_SECONDS -> whether a signal has come."""
-    bar.update()
+    """Note what all processes of this run have spent on it -> now."""
     now = time.monotonic()
-    stopped, due = any_rank(bool(stop), now - at["saved"] > CHECKPOINT_SECONDS)
-    pause = 60 if at["seconds"] < 600 else CHECKPOINT_SECONDS
-    if stopped or due or at["step"] == end:
-        save_state(folder, parts, at)
-    elif at["step"] % LOOK_STEPS == 0:
-        require_finite(at, **parts)
-        bar.set_postfix_str(progress(at, steps))
-    if bar.disable and (stopped or now - at["said"] > pause):
-        at["said"] = now
-        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
-    return stopped
+    at["seconds"] = now - at["begun"]
+    at["cpu_seconds"] = time.process_time() - at["cpu_begun"]
+    return now
+
+
+def time_left(at, steps):
+    """Of the whole run, in words, if it goes on as fast."""
+    return f"{hours(at['seconds'] / at['step'] * (steps - at['step']))} left"
 
 
 def progress(at, steps):
-    """The loss so far in this epoch, and the time that the whole run still takes."""
-    tick(at)
-    left = at["seconds"] / at["step"] * (steps - at["step"])
-    return f"loss {mean(at['totals']['loss']):.3f}  {hours(left)} left"
+    return f"loss {mean(at['totals']['loss']):.3f}  {time_left(at, steps)}"
+
+
+def progress_bar(batches, name, **how):
+    """A bar on the terminal of rank 0, which disappears at its end; none in a log file."""
+    return tqdm(batches, name, leave=False, disable=rank() > 0 or None, **how)
 
 
 def hours(seconds):
@@ -761,27 +743,28 @@ def hours(seconds):
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def keep_validation(folder, at, train, val, model, optimizer, hp):
-    """Enter a validation into the curve; keep the weights if it is the best so far."""
-    line = {"epoch": len(at["curve"]) + 1, "step": at["step"], "lr": learning_rate(optimizer)}
-    line |= {"train": train, "val": val, "seconds": round(at["seconds"], 1)}
-    if not at["curve"] or val["acc"] > max(past["val"]["acc"] for past in at["curve"]):
-        weights = {"model": model.state_dict(), "epoch": line["epoch"], "hp": hp}
+def keep_validation(folder, at, steps, train, val, model, lr, hp):
+    """Enter a validation into the curve and print it; keep the weights if it is the best so far."""
+    best = max((line["val"]["acc"] for line in at["curve"]), default=-1)
+    epoch = len(at["curve"]) + 1
+    line = {"epoch": epoch, "step": at["step"], "lr": lr}
+    at["curve"].append(line | {"train": train, "val": val, "seconds": round(at["seconds"], 1)})
+    if epoch == 1 or val["acc"] > best:
+        weights = {"model": model.state_dict(), "epoch": epoch, "hp": hp}
         weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
         on_first_rank(save_checkpoint, folder / "best.pt", weights)
-    at["curve"].append(line)
-    log = "".join(json.dumps(past) + "\n" for past in at["curve"]).encode()
+    log = "".join(json.dumps(line) + "\n" for line in at["curve"]).encode()
     on_first_rank(write_atomically, folder / "log.jsonl", log)
+    scores = f"loss {train['loss']:.3f}  train {train['acc']:6.2%}  val {val['acc']:6.2%}"
+    part = "part" if hp.get("steps") else "epoch"
+    print(f"{part} {epoch:3d}  {scores}  lr {lr:.0e}  {time_left(at, steps)}", flush=True)
 
 
 def save_state(folder, parts, at):
     """Write last.pt: the parts and `at`, which is how far the run has come. Never one with a NaN in it."""
     require_finite(at, **parts)
-    tick(at)
     state = {name: part.state_dict() for name, part in parts.items()}
-    state |= at | {"totals": sum_totals(at["totals"])}
-    on_first_rank(save_checkpoint, folder / "last.pt", state)
-    at["saved"] = time.monotonic()
+    on_first_rank(save_checkpoint, folder / "last.pt", state | at | {"totals": sum_totals(at["totals"])})
 
 
 def stream(*key):
@@ -812,7 +795,7 @@ def endless_batches(task, hp, seed, step, noise):
             yield batch
 
 
-def restore(folder, parts, device, steps, fresh, note):
+def restore(folder, parts, device, fresh, note):
     """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
     at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
     state = None if fresh else load_checkpoint(folder / "last.pt", device)
@@ -824,18 +807,19 @@ def restore(folder, parts, device, steps, fresh, note):
         except (RuntimeError, ValueError, KeyError) as error:
             fault = "is of another model, since the code changed; start over with --fresh"
             raise UserError(f"{folder / 'last.pt'} {fault}") from error
-    if at["curve"] and not (folder / "best.pt").exists():
-        raise UserError(f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh")
-    if at["step"]:
-        print(f"continuing after step {at['step']} of {steps}", flush=True)
+        if at["curve"] and not (folder / "best.pt").exists():
+            raise UserError(
+                f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh"
+            )
     if rank():
         at["totals"] = {}  # up to here they are with rank 0
     if note and note not in at["starts"]:
         if at["starts"] and at["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         at["starts"].append(note)
-    now = time.monotonic()
-    return at | {"saved": now, "said": now, "since": (now, time.process_time())}
+    at["begun"] = time.monotonic() - at["seconds"]
+    at["cpu_begun"] = time.process_time() - at["cpu_seconds"]
+    return at
 
 
 @contextlib.contextmanager
@@ -883,7 +867,7 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
         most = min(most, 1 << 14)
     with finish_step() if ranks() > 1 else contextlib.nullcontext():  # or one rank leaves the others
         batches = task.evaluation_batches(split, most, rank(), ranks())
-        for batch in tqdm(batches, split, leave=False, disable=rank() > 0 or None):  # None: on a terminal
+        for batch in progress_bar(batches, split):
             with autocast:
                 loss, metrics = loss_fn(model, batch)
             add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
@@ -909,15 +893,6 @@ def means(totals):
 def learning_rate(optimizer):
     """The rate of the group that most parameters are in (SSM states may have their own)."""
     return max(optimizer.param_groups, key=lambda g: sum(p.numel() for p in g["params"]))["lr"]
-
-
-def epoch_line(at, steps, period="epoch"):
-    """The last validation in at most 80 characters: log.jsonl has the rest."""
-    line = at["curve"][-1]
-    left = hours(line["seconds"] / line["step"] * (steps - line["step"]))
-    trained = f"loss {line['train']['loss']:.3f}  train {line['train']['acc']:6.2%}"
-    val = f"val {line['val']['acc']:6.2%}  lr {line['lr']:.0e}"
-    return f"{period} {line['epoch']:3d}  {trained}  {val}  {left} left"
 
 
 def require_finite(at, model, optimizer, schedule):
