@@ -1,14 +1,10 @@
 """How is it trained: flags, losses, optimiser, schedules, one loop, ranks. Knows no task and no model.
 
-`fit` is the loop; every table of both papers is trained by it. What a run is, where its record goes and how
-records become tables stands in records.py.
-
 Randomness is a function of (seed, what it is for, step): nothing has to be saved for a stopped run to end
 like an unbroken one, and a change of the model does not reshuffle the data.
 
 Started by torchrun, a script trains one cell on all ranks: each computes its share of every batch, gradients
-are summed, the record stays what it is on one GPU. Rank 0 alone writes and prints. All ranks need the same
---data-dir and --out.
+are summed. Rank 0 alone writes and prints. All ranks need the same --data-dir and --out.
 """
 
 import argparse
@@ -45,12 +41,10 @@ CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 PERIODS = 20  # --steps: the training is cut into so many parts, each of which ends like an epoch
 CONTINUES = "the same command continues (without --fresh)"
-EXIT_USER, EXIT_CONTINUE, EXIT_CTRL_C, EXIT_NO_READER = 2, 75, 130, 141  # 75: EX_TEMPFAIL of sysexits.h
 
 
 class Interrupted(BaseException):
-    """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
-    and like KeyboardInterrupt it is no error of what it comes into."""
+    """SIGTERM or the time limit: what is trained is saved. Like KeyboardInterrupt it may come anywhere."""
 
 
 def raise_interrupted(*_):
@@ -59,24 +53,24 @@ def raise_interrupted(*_):
 
 @contextlib.contextmanager
 def exit_cleanly():
-    """Turn mistakes into one sentence and exit code 2, SIGTERM and the time limit into 75, Ctrl-C into 130.
-    Anything else is our bug: traceback."""
+    """Turn mistakes into one sentence and exit code 2, SIGTERM and the time limit into 75 (EX_TEMPFAIL),
+    Ctrl-C into 130. Anything else is our bug: traceback."""
     before = signal.signal(signal.SIGTERM, raise_interrupted)
     try:
         yield
         return
     except Interrupted as stop:
-        text, code = str(stop), EXIT_CONTINUE
+        text, code = stop, 75
     except KeyboardInterrupt:
-        text, code = f"interrupted; {CONTINUES}", EXIT_CTRL_C
+        text, code = f"interrupted; {CONTINUES}", 130
     except UserError as error:
-        text, code = f"error: {error}", EXIT_USER
+        text, code = f"error: {error}", 2
     except BrokenPipeError:  # `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-        raise SystemExit(EXIT_NO_READER) from None
+        raise SystemExit(141) from None
     except OSError as error:  # its file and its reason: a full disk, a folder that is read-only
         why = f"{error.strerror or error}: {error.filename}" if error.filename else error
-        text, code = f"error: {why}; mend that, then {CONTINUES}", EXIT_USER
+        text, code = f"error: {why}; mend that, then {CONTINUES}", 2
     finally:
         signal.signal(signal.SIGTERM, before)
     with contextlib.suppress(OSError):  # with `2>&1 | tee log` Ctrl-C has ended tee before us
@@ -86,8 +80,8 @@ def exit_cleanly():
 
 @contextlib.contextmanager
 def finish_step():
-    """Inside, Ctrl-C and SIGTERM wait: they only enter the list that is given. At the end they are raised, on
-    all ranks alike. A second Ctrl-C does not wait."""
+    """Delay Ctrl-C and SIGTERM until the block ends, then raise them on all ranks alike. Yields the list of
+    signals that arrived. A second Ctrl-C does not wait."""
     arrived = []
 
     def note(number, frame):
@@ -209,7 +203,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
 def parse_args(parser, argv):
     """The command line; adds args.git, args.argv and args.deadline, and joins torchrun's processes."""
     for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):  # a notebook's has not
             stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
@@ -469,9 +463,9 @@ def decays(name):
 
 
 def parameter_groups(model, hp):
-    """Every parameter in exactly one AdamW group of equal (lr, weight decay). hp["decay"]: "weights" = the
-    rule of `decays` (paper A), "all" = every parameter (paper B). A parameter's own wish, `p.optim = {"lr":
-    ..., "weight_decay": ...}` on SSM states, comes first."""
+    """Every parameter in one AdamW group of equal (lr, weight decay). hp["decay"]: "weights" = the rule of
+    `decays` (paper A), "all" = every parameter (paper B). A parameter's own wish, `p.optim = {"lr": ...,
+    "weight_decay": ...}` on SSM states, comes first."""
     groups = {}
     for name, p in model.named_parameters():
         wish = getattr(p, "optim", {})
@@ -487,10 +481,9 @@ def make_optimizer(model, hp):
 
 
 class PlateauSchedule(ReduceLROnPlateau):
-    """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss, and 0.1 x the initial
-    rate for the last 10 % of the steps. The paper says that these REDUCE the rate: min(lr, 0.1 x initial).
-    The authors' code sets it, which raises it after two plateaus: hp["set_last_tenth"]. Both count as the
-    paper's."""
+    """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss; for the last 10 % of the
+    steps at most 0.1 x the initial rate, which is how the paper puts it. With hp["set_last_tenth"] that rate
+    itself, even where it is higher, as the authors' code does. Both count as the paper's."""
 
     def __init__(self, optimizer, hp, steps):
         super().__init__(optimizer, factor=0.2, patience=3, min_lr=1e-7)
@@ -510,8 +503,7 @@ class PlateauSchedule(ReduceLROnPlateau):
 
 class WarmupSchedule(LambdaLR):
     """Paper B: linear warm-up over hp["warmup"] steps, then constant, or half a cosine down to 0 at
-    hp["horizon"] steps (default: the end of training). The factor scales every group, SSM states
-    included."""
+    hp["horizon"] steps (default: the end of training). It scales the rate of every group."""
 
     def __init__(self, optimizer, hp, steps):
         warmup, horizon = hp.get("warmup", 0), hp.get("horizon", steps)
@@ -543,9 +535,8 @@ def make_schedule(optimizer, hp, steps):
 
 
 def classify_loss(model, batch):
-    """Classification loss of a batch (or of a part of one) and its accuracy. A loss is a sum divided by the
-    counts of the WHOLE batch (batch.examples): so the losses of parts and ranks add up to the loss of the
-    batch, and splitting changes nothing. Metrics are pairs (sum, count)."""
+    """(loss, {"acc": (sum, count)}) of a batch, or of a part of one. A loss is a sum divided by the counts of
+    the WHOLE batch (batch.examples): the losses of parts and ranks add up to the loss of the batch."""
     features = model(batch.tokens, batch.mask)
     return class_terms(model.classify(features, batch.mask, batch.docs), batch)
 
@@ -568,8 +559,8 @@ IGNORED = -100  # a target that is no id
 
 def denoised(model, features, *others, chosen=None):
     """The denoising head's logits of features (B, L, D), float32, chunk by chunk (they are the largest tensor
-    of the text runs), with the same positions of each of `others` (B * L, ...). chosen (B * L,) bool: on a
-    CPU the other positions are left out; a GPU's host would have to wait for their number."""
+    of the text runs), each with those positions of `others` (B * L, ...). chosen (B * L,) bool: leave out the
+    other positions; only on a CPU, as a GPU's host would have to wait for their number."""
     rows = features.flatten(0, 1), *others
     if chosen is not None and chosen.device.type == "cpu" and not torch.compiler.is_compiling():
         at = chosen.nonzero().squeeze(1)
@@ -587,12 +578,12 @@ def restored(logits, ids):
 
 def multitask_loss(model, batch):
     """Paper A's unweighted sum of the classification loss and the denoising loss (Section 3, A.4):
-    cross-entropy of the clean ids over ALL real positions of the batch, corrupted or not. The classifier
-    reads the corrupted sequence. Without a corrupted batch (evaluation) this is classify_loss.
+    cross-entropy of the clean ids over ALL real positions, corrupted or not. The classifier reads the
+    corrupted sequence. Without a corrupted batch (evaluation) this is classify_loss.
 
     deviation: the sum is divided by the number of examples times the mean length of the training set
-    (batch.positions), not by the batch's own number of positions: bucketing makes batches of short texts,
-    whose bytes would else weigh up to ten times as much.
+    (batch.positions). By the batch's own number of positions the bytes of short texts, which bucketing puts
+    together, would weigh up to ten times as much.
     """
     features = model(batch.tokens, batch.mask)
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
@@ -824,9 +815,9 @@ def restore(folder, parts, device, fresh, note):
 
 @contextlib.contextmanager
 def time_limit(deadline):
-    """SIGTERM to this process at `deadline` (time.monotonic), or after a second where that is over: every
-    start comes further."""
-    left = min(max(1.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+    """SIGTERM to this process at `deadline` (time.monotonic), but not within a second: every start comes
+    further."""
+    left = max(1.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
     timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()

@@ -1,13 +1,11 @@
 """What is a run, where is its record, and how do records become tables and figures?
 
-A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
-task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
-when OUT/results.jsonl has a record with that name. A record says its place in the tables itself: `row` is
-its label, `terms` are the words for what differs from the table's recipe. Reports only read these.
+A cell of a table is one run per seed. Its identity is everything that makes the result what it is; its folder
+is named after a hash of that, and it is finished when OUT/results.jsonl has a record with that name. A record
+says its place in the tables: `row` is its label, `terms` are the words for what differs from the table's
+recipe. Reports only read these. A new script needs `run_cell`, `run_cells` and `report`.
 
     python records.py --plot RUN [RUN ...]      the curves of some runs, as a picture in OUT
-
-An experimenter needs `run_cell`, `run_cells` and `report`, and can skip the rest.
 """
 
 import argparse
@@ -167,14 +165,16 @@ def known_time(identity, row, steps):
 
 def terms(hp, table, limit):
     """What a run was trained with, in words, as far as it is not in `table`, its recipe."""
-    words, before = [f"{limit:,} examples"] if limit else [], table["train"]
-    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if (table["model"] | before).get(k) != v}
+    before = table["model"] | table["train"]
+    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if before.get(k) != v}
+    words = [f"{limit:,} examples"] if limit else []
     if epochs := changes.pop("epochs", None):
-        fewer = epochs < before.get("epochs", 0)
-        words.append(f"{epochs} of {before['epochs']} epochs" if fewer else f"{epochs} epochs")
-    for name, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
-        if changes.get(name):
-            words.append(sentence.format(changes.pop(name)))
+        of = f" of {before['epochs']}" if epochs < before.get("epochs", 0) else ""
+        words.append(f"{epochs}{of} epochs")
+    if steps := changes.pop("steps", None):
+        words.append(f"{steps:,} steps")
+    if tested := changes.pop("limit_test", None):
+        words.append(f"tested on {tested:,}")
     if changes.pop("set_last_tenth", None):
         words.append("last tenth set")
     technique = [changes.pop("technique") or "augment none"] if "technique" in changes else []
@@ -214,33 +214,40 @@ def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn,
 
 def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
-    tier = {"paper": "the paper's full budget", "mini": "mini tier"}.get(line["budget"], "reduced budget")
-    worth = f"{tier}, {line['terms']}" if line["terms"] else tier
+    full, folder = line["budget"] == "paper", args.out / line["run"]
+    worth = ", ".join(filter(None, [TIERS[line["budget"]], line["terms"]]))
     if isinstance(paper, float):
-        worth += f"; the paper: {paper:.2f}" if line["budget"] == "paper" else ""
-        worth += f" (not comparable: the paper at full size {paper:.2f})" if line["budget"] != "paper" else ""
-    report = f"python {args.argv[0]} --report" + (f" --out {args.out}" if args.out != Path("runs") else "")
+        worth += (
+            f"; the paper: {paper:.2f}" if full else f" (not comparable: the paper at full size {paper:.2f})"
+        )
+    table = f"python {args.argv[0]} --report --out {args.out}"
     if line["smoke"]:
-        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
+        worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
-    places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
-    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
+    return f"""test accuracy {line["test_acc"]:.2%} {best}
+  {worth}
+  weights: {folder / "best.pt"}
+  record: {args.out / "results.jsonl"}
+  table: {table}"""
 
 
 def run_cells(args, cells, run):
     """run(args, *cell, seed) for each cell of a command and each of its seeds. A cell that cannot be trained
     does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
     other processes were at some."""
-    runs, missing = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), []
+    runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
+    missing = []
     for cell, seed in runs:
         try:
             run(args, *cell, seed)
         except (Busy, UserError) as reason:
-            busy = isinstance(reason, Busy)
-            if len(runs) == 1 or (common.ranks() > 1 and not busy):  # ranks that go on alone wait for others
+            kind = type(reason)
+            if len(runs) == 1 or (
+                common.ranks() > 1 and kind != Busy
+            ):  # ranks that go on alone wait for others
                 raise
-            print(f"{'note' if busy else 'error'}: {reason}", file=sys.stderr, flush=True)
-            missing.append(type(reason))
+            print(f"{'note' if kind == Busy else 'error'}: {reason}", file=sys.stderr, flush=True)
+            missing.append(kind)
     if missing:
         kind = Busy if {*missing} == {Busy} else UserError
         raise kind(f"{len(missing)} of {len(runs)} cells did not finish, for the reasons above")
@@ -263,9 +270,8 @@ def append_record(path, line):
 
 
 READ = dict.fromkeys(("run", "exp", "task", "model", "row", "terms", "budget", "date"), str)
-READ |= dict.fromkeys(("val_acc", "test_acc", "seconds"), float) | dict(
-    seed=int, cell=dict, hp=dict, data=dict
-)
+READ |= {"val_acc": float, "test_acc": float, "seconds": float, "seed": int}
+READ |= {"cell": dict, "hp": dict, "data": dict}
 
 
 def is_record(line):
@@ -279,19 +285,20 @@ def is_record(line):
     )
 
 
-def parsed(text):
-    """The value of a line of JSON; None where it is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text)
-
-
 def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
     for path in filter(Path.is_file, paths):
-        lines = {i: parsed(x) for i, x in enumerate(path.read_bytes().split(b"\n"), 1) if x.strip()}
-        records += filter(is_record, lines.values())
-        if strange := [str(i) for i, line in lines.items() if not is_record(line)]:
+        strange = []
+        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+            line = None
+            with contextlib.suppress(ValueError, RecursionError):
+                line = json.loads(text)
+            if is_record(line):
+                records.append(line)
+            elif text.strip():
+                strange.append(str(number))
+        if strange:
             numbers = ", ".join(strange[:5]) + (", ..." if len(strange) > 5 else "")
             print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
     return records
@@ -356,10 +363,9 @@ def mean_and_error(records):
 
 def test_set_variance(records):
     """The binomial variance of one accuracy, by the number of test examples."""
-    first, mean = records[0], statistics.mean(r["test_acc"] for r in records)
-    tested = first["hp"].get("train", {}).get("limit_test") or first["data"].get("counts", {}).get(
-        "test", 10_000
-    )
+    mean = statistics.mean(r["test_acc"] for r in records)
+    hp, data = records[0]["hp"], records[0]["data"]
+    tested = hp.get("train", {}).get("limit_test") or data.get("counts", {}).get("test", 10_000)
     return mean * (1 - mean) / tested
 
 
@@ -378,11 +384,8 @@ def summary(records):
 
 def cost(records):
     """What a run took on average: "12 min", or a dash."""
-    return (
-        common.hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records))
-        if records
-        else "—"
-    )
+    seconds = [r.get("cpu_seconds") or r["seconds"] for r in records]
+    return common.hours(statistics.mean(seconds)) if records else "—"
 
 
 def grouped(records, key):
@@ -404,9 +407,7 @@ def best_recipe(records):
     groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
     best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
     if left := len(records) - len(best):
-        print(
-            f"left out: {left} runs beside {best[0]['run']}, another recipe or other\ndata, validated worse"
-        )
+        print(f"left out: {left} runs beside {best[0]['run']}: another recipe or data, validated worse")
     return best
 
 
@@ -435,9 +436,8 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     if args.against:
         return compare(args, exp, experiment(args.against))
     shown = [task for task in tasks if not chosen or task in chosen]
-    for tier in (
-        ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
-    ):
+    tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
+    for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
         if tier == "paper" or yours or ours:
             print(f"### {title} ({TIERS[tier]})\n")
@@ -459,17 +459,8 @@ def rows_of(found, exp, also):
     for r in found:
         row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
         if row is not None:
-            same = [
-                r["budget"],
-                r["task"],
-                r["seed"],
-                r["limit"],
-                row,
-                r["terms"],
-                r["hp"],
-                r["data"]["hash"],
-            ]
-            key = json.dumps(same, sort_keys=True)
+            same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
+            key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
             if key not in once or r["exp"] == exp:
                 once[key] = r | {"row": row}
     return [*once.values()]
@@ -497,34 +488,33 @@ def paper_value(paper, row, at):
 def print_task(task, title, tasks, tier, yours, ours, paper):
     """The rows of one task, a table for each of their terms. Rows that only the paper has are shown at full
     size alone."""
-    at = tasks.index(task)
-    found = {
-        label: [found.get((task, label), []) for found in (yours, ours)]
-        for label in labels_of(task, yours, ours)
-    }
-    if tier == "paper":
-        found |= {row: [[], []] for row in paper if row not in found and paper_value(paper, row, at)}
-    everything = [r for groups in found.values() for group in groups for r in group]
-    columns = ["yours", "this repository", "cost", "paper" if tier == "paper" else "paper, full"]
-    tables = grouped(order_of(found, paper), lambda label: label.partition("; ")[2])
-    for words, labels in tables.items():
+    at, full = tasks.index(task), tier == "paper"
+    labels = [label for name, label in (*yours, *ours) if name == task]
+    if full:
+        labels += [row for row in paper if paper_value(paper, row, at)]
+    everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
+    columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
+    for words, group in grouped(order_of(labels, paper), lambda label: label.partition("; ")[2]).items():
         lines = []
-        for label in labels:
-            row, (mine, theirs) = label.partition("; ")[0], map(best_recipe, found[label])
+        for label in group:
+            mine, theirs = (best_recipe(found.get((task, label), [])) for found in (yours, ours))
+            row = label.partition("; ")[0]
             numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
             lines.append([row, *numbers])
-        if not words:
-            lines += baseline_rows(everything) + (linear_rows(task) if tier == "paper" else [])
-        hidden = not any(mine for mine, _ in (found[label] for label in labels))
-        print(f"{words}:\n" if words else "", end="\n" if words else "")
-        rows = [line[:1] + line[2:] if hidden else line for line in lines]
-        print(markdown([title, *columns[hidden:]], rows) + "\n")
+        if words:
+            print(f"{words}:\n")
+        else:
+            lines += baseline_rows(everything) + (linear_rows(task) if full else [])
+        print_table([title, *columns], lines)
     if any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
 
 
-def labels_of(task, *found):
-    return [label for groups in found for name, label in groups if name == task]
+def print_table(header, lines):
+    """Without the column of your runs where there are none."""
+    if all(yours in ("—", "") for _, yours, *_ in lines):
+        header, *lines = ([first, *others] for first, _, *others in (header, *lines))
+    print(markdown(header, lines) + "\n")
 
 
 def baseline_rows(records):
@@ -555,11 +545,8 @@ def print_averages(tasks, yours, ours, paper):
             means.append("—" if mean is None else f"{100 * mean:.2f}")
         if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
             lines.append([row, *means, value])
-    hidden = not any(mine != "—" for _, mine, *_ in lines)
-    lines = [line[:1] + line[2:] if hidden else line for line in lines]
     if lines:
-        columns = ["yours", "this repository", "paper"]
-        print(markdown([f"average of {n}", *columns[hidden:]], lines) + "\n")
+        print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
 def differences(yours, ours):
