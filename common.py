@@ -206,10 +206,6 @@ def parse_args(parser, argv):
         if hasattr(stream, "reconfigure"):  # a notebook's has not
             stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
-    given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
-    reading = ("--report", "--task", "--mini", "--figure", "--out", "--against")
-    if args.mini and args.amp == "auto":
-        args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
@@ -220,8 +216,12 @@ def parse_args(parser, argv):
         parser.error("--against compares records; give --report too")
     if not args.report:
         join_ranks(parser, args.device)
-    elif needless := [name for name in given if name not in reading]:
+    reading = ("report", "task", "mini", "figure", "out", "against")
+    given = [row for row, value in vars(args).items() if value != parser.get_default(row)]
+    if args.report and (needless := [flag(row) for row in given if row not in reading]):
         parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
+    if args.mini and args.amp == "auto":
+        args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
@@ -611,16 +611,13 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
 
     loss_fn   (model, batch) -> (loss, {name: (sum, count)} with at least "acc"), as classify_loss
     hp        lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9, 0.98),
-              decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it set_last_tenth,
-              False; with the others warmup, 0, and horizon, the end of training), hours (none: end at the
-              first validation after so many), limit_test (none)
+              decay ("weights"), clip, bucket (True), schedule ("plateau", with set_last_tenth; "constant" or
+              "cosine", with warmup, horizon), hours (end at the first validation after so many), limit_test
     folder    of this run: last.pt (whole state; a stopped run continues from it), best.pt, log.jsonl
     note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
-    -> dict with the accuracies and what they cost. The number to report is "test_acc", at the best validation
-    (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM, KeyboardInterrupt on
-    Ctrl-C, with the state saved; UserError for a loss that is no number or a --micro-batch that changes it.
-    """
+    -> dict of accuracies and costs; "test_acc" is at the (first) best validation. Raises Interrupted (time
+    limit, SIGTERM) and KeyboardInterrupt, with the state saved; UserError for a loss that is no number."""
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     require_compiler(args.compile, device)
@@ -670,11 +667,9 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
                     if bar.disable and (stopped or now - said > 60):  # a log file
                         print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
                         said = now
-
             train, val = means(at["totals"]), measure("val")
             tick(at)
             keep_validation(folder, at, steps, train, val, model, learning_rate(optimizer), hp)
-            warn_at_chance(at["curve"], task, math.ceil(steps / period))
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
             over = at["step"] == steps or any_rank(at["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
@@ -686,14 +681,19 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             model.load_state_dict(best["model"])
             test = measure("test")
     tick(at)
-    validated = at["curve"][best["epoch"] - 1]["val"]["acc"]
-    result = {"test_acc": test["acc"], "val_acc": validated, "best_epoch": best["epoch"]}
-    result |= {"test_acc_last": last["acc"], "chance": round(chance(task.test), 4)}
-    result |= {"train_acc": train["acc"], "epochs": len(at["curve"]), "steps": at["step"]}
-    result |= {"params": sum(p.numel() for p in model.parameters()), "starts": at["starts"]}
-    result |= {"seconds": round(at["seconds"], 1), "cpu_seconds": round(at["cpu_seconds"], 1)}
-    result |= {"epoch_seconds": round(at["seconds"] / len(at["curve"]), 2), "peak_gb": peak_gb(device)}
-    return result | {"device": device_name(device), "ranks": ranks()}
+    result = {"test_acc": test["acc"], "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"]}
+    result |= {"best_epoch": best["epoch"], "test_acc_last": last["acc"], "train_acc": train["acc"]}
+    result |= {"chance": round(chance(task.test), 4), "epochs": len(at["curve"]), "steps": at["step"]}
+    return result | costs(at, model, device)
+
+
+def costs(at, model, device):
+    """The rows of a record about what its training took, and of what."""
+    seconds = at["seconds"]
+    rows = {"params": sum(p.numel() for p in model.parameters()), "peak_gb": peak_gb(device)}
+    rows |= {"seconds": round(seconds, 1), "epoch_seconds": round(seconds / len(at["curve"]), 2)}
+    rows |= {"cpu_seconds": round(at["cpu_seconds"], 1), "device": device_name(device)}
+    return rows | {"ranks": ranks(), "starts": at["starts"]}
 
 
 def training_length(task, hp):
@@ -899,15 +899,6 @@ def chance(split):
     return float(torch.bincount(split.label).max()) / len(split.label)
 
 
-def warn_at_chance(curve, task, epochs):
-    """Warn once, after a tenth of the epochs (at least 5), if no accuracy so far was clearly above chance."""
-    share = chance(task.val)
-    enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
-    if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
-        print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
-        print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
-
-
 def require_compiler(mode, device):
     """Raise UserError for --compile where torch compiles wrong gradients: of an embedding on a CPU they keep
     one of those of a symbol that occurs several times."""
@@ -928,11 +919,12 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise
         part = min(micro_batch or batch_size, math.ceil(batch_size / ranks()))
-        advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         if part == 1:
             advice = "a single example does not fit; use a device with more memory"
         elif batch_norms(model):
             advice = WHOLE_BATCH
+        else:
+            advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         raise UserError(f"out of memory on the device; {advice}") from None
 
 

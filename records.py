@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import datetime
 import hashlib
+import importlib
 import itertools
 import json
 import math
@@ -89,9 +90,10 @@ def is_done(args, script, name):
 def claimed(args, name):
     """The run's folder, held by this process alone. Raises Busy where another process has it: both would
     write the same last.pt. The system frees the lock of a process that is killed."""
-    folder, taken = args.out / name, False
+    folder = args.out / name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a") as lock:
+        taken = False
         try:
             if fcntl and common.rank() == 0:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,12 +122,12 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     with claimed(args, name) as folder:
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
-        announce(args, folder, identity, row, model, task)
         bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
+        announce(folder, identity["hp"], model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
         del note["date"]
-        note |= {"amp": "bf16" if bf16 else "off", "micro_batch": args.micro_batch}
-        note |= {"compile": args.compile or False}
+        note |= {"amp": "bf16" if bf16 else "off"}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
@@ -140,27 +142,14 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     return line
 
 
-def announce(args, folder, identity, row, model, task):
-    """The first lines of a training: its run, its data, its size and length, its recipe."""
-    device, hp = common.resolve_device(args.device), identity["hp"]
-    precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
+def announce(folder, hp, model, task, precision):
+    """The first lines of a training: its folder, its size, its data and length, its recipe."""
     steps, _ = common.training_length(task, hp["train"])
+    print(f"\n{folder}\n  {sum(p.numel() for p in model.parameters()):,} parameters, {precision}")
     examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
-    print(f"\n{folder}")
-    print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
-    print(f"  {examples} ({task.source['from']})")
-    print(f"  {steps:,} steps{known_time(identity, row, steps)}")
+    print(f"  {examples} ({task.source['from']}), {steps:,} steps")
     rows = " ".join(f"{row}={value}" for part in hp.values() for row, value in part.items())
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
-
-
-def known_time(identity, row, steps):
-    """How long a run like this took on the machine that this repository's record names, in words."""
-    place, mini = [identity["exp"], identity["task"], row], identity["mini"]
-    for r in read_records(sorted(RESULTS.glob("*.jsonl"))) if not identity["smoke"] else ():
-        if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
-            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
-    return ""
 
 
 def terms(hp, table, limit):
@@ -214,21 +203,16 @@ def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn,
 
 def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
-    full, folder = line["budget"] == "paper", args.out / line["run"]
-    worth = ", ".join(filter(None, [TIERS[line["budget"]], line["terms"]]))
+    worth = TIERS[line["budget"]] + (f", {line['terms']}" if line["terms"] else "")
     if isinstance(paper, float):
-        worth += (
-            f"; the paper: {paper:.2f}" if full else f" (not comparable: the paper at full size {paper:.2f})"
-        )
+        worth += f"; the paper: {paper:.2f}" + (" (full size)" if line["budget"] != "paper" else "")
     table = f"python {args.argv[0]} --report --out {args.out}"
     if line["smoke"]:
         worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
-    return f"""test accuracy {line["test_acc"]:.2%} {best}
-  {worth}
-  weights: {folder / "best.pt"}
-  record: {args.out / "results.jsonl"}
-  table: {table}"""
+    places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
+    lines = [f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {table}"]
+    return "\n  ".join(lines)
 
 
 def run_cells(args, cells, run):
@@ -242,9 +226,10 @@ def run_cells(args, cells, run):
             run(args, *cell, seed)
         except (Busy, UserError) as reason:
             kind = type(reason)
-            if len(runs) == 1 or (
+            alone = (
                 common.ranks() > 1 and kind != Busy
-            ):  # ranks that go on alone wait for others
+            )  # on one rank: if it went on it would wait for the others
+            if len(runs) == 1 or alone:
                 raise
             print(f"{'note' if kind == Busy else 'error'}: {reason}", file=sys.stderr, flush=True)
             missing.append(kind)
@@ -401,6 +386,10 @@ def place(record):
     return record["task"], "; ".join(filter(None, [record["row"], record["terms"]]))
 
 
+def tier_and_place(record):
+    return record["budget"], *place(record)
+
+
 def best_recipe(records):
     """Of several recipes or data sets the records of the one with the best mean validation accuracy; says
     what is left out."""
@@ -520,18 +509,21 @@ def print_table(header, lines):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = records[0]["data"].get("baselines", {}) if records else {}
-    names = {"majority": "chance"}
-    return [[names.get(rule, rule), "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
+    named = [("chance" if rule == "majority" else rule, value) for rule, value in known.items()]
+    return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
 
 
 def linear_rows(task):
-    """What a linear model of n consecutive symbols gets, beneath every full-size table (exp_ngrams)."""
+    """What a linear model of n consecutive symbols gets (exp_ngrams): of single symbols, whatever
+    their order, and the one that validated best."""
     found = [r for r in newest(sorted(RESULTS.glob("*.jsonl"))) if r["exp"] == "ngrams" and r["task"] == task]
     found = [r for r in found if r["budget"] == "paper" and r["cell"].get("gap") == 1]
+    if not found:
+        return []
     free = [r for r in found if (r["cell"]["n"], r["cell"]["weights"]) == (1, "counts")]
-    best = max(found, key=lambda r: r["val_acc"], default=None)
-    lines = [["order-free, linear", "", summary(free), cost(free), ""]] if free else []
-    return lines + ([[f"{best['row']}, linear", "", summary([best]), cost([best]), ""]] if best else [])
+    best = [max(found, key=lambda r: r["val_acc"])]
+    named = ("order-free", free), (best[0]["row"], best)
+    return [[f"{name}, linear", "", summary(group), cost(group), ""] for name, group in named if group]
 
 
 def print_averages(tasks, yours, ours, paper):
@@ -541,8 +533,8 @@ def print_averages(tasks, yours, ours, paper):
         means = []
         for found in (yours, ours):
             groups = [best_recipe(found.get((task, row), [])) for task in tasks]
-            mean = statistics.mean(mean_and_error(g)[0] for g in groups) if all(groups) else None
-            means.append("—" if mean is None else f"{100 * mean:.2f}")
+            cells = [mean_and_error(group)[0] for group in groups if group]
+            means.append(f"{100 * statistics.mean(cells):.2f}" if len(cells) == n else "—")
         if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
             lines.append([row, *means, value])
     if lines:
@@ -551,25 +543,22 @@ def print_averages(tasks, yours, ours, paper):
 
 def differences(yours, ours):
     """One sentence on what differs between your runs and this repository's of the same rows."""
-
-    def key(r):
-        return r["budget"], *place(r)
-
-    rows = {key(r) for r in yours} & {key(r) for r in ours}
-    found = [r for r in (*yours, *ours) if key(r) in rows]
-    values = {name: {(key(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
-    values["data"] = {(key(r), r["data"]["hash"]) for r in found}
+    rows = {*map(tier_and_place, yours)} & {*map(tier_and_place, ours)}
+    found = [r for r in (*yours, *ours) if tier_and_place(r) in rows]
+    values = {name: {(tier_and_place(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
+    values["data"] = {(tier_and_place(r), r["data"]["hash"]) for r in found}
     differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
 def compare(args, exp, original):
-    """Each row of a copied script beside the same row of its original."""
+    """Each row of a copied script beside the same row of its original: your runs of that, or ours."""
     yours, ours = yours_and_ours(args.out)
-    theirs = [r for r in yours if r["exp"] == original]
-    whose = "your runs" if theirs else "this repository's runs"
-    mine = grouped([r for r in yours if r["exp"] == exp], lambda r: (r["budget"], *place(r)))
-    theirs = grouped(theirs or [r for r in ours if r["exp"] == original], lambda r: (r["budget"], *place(r)))
+    whose, known = "your runs", [r for r in yours if r["exp"] == original]
+    if not known:
+        whose, known = "this repository's runs", [r for r in ours if r["exp"] == original]
+    mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
+    theirs = grouped(known, tier_and_place)
     lines = []
     for (tier, task, label), group in mine.items():
         group, other = best_recipe(group), best_recipe(theirs.get((tier, task, label), []))
@@ -595,10 +584,9 @@ def pyplot():
         import matplotlib
 
         matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
+        return importlib.import_module("matplotlib.pyplot")
     except ImportError:
         raise UserError("figures need matplotlib: pip install matplotlib") from None
-    return plt
 
 
 def legend_below(figure, axes):
