@@ -36,8 +36,7 @@ from tqdm import tqdm
 
 from fetch import UserError
 
-# A kill costs at most this much training (the tests shorten it).
-CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
+CHECKPOINT_SECONDS = 300  # a kill costs at most this much training (the tests shorten it)
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 PERIODS = 20  # --steps: the training is cut into so many parts, each of which ends like an epoch
 CONTINUES = "the same command continues (without --fresh)"
@@ -245,8 +244,7 @@ def flag(row):
 # the same two parts; a row is a tuple, one value for each task of its columns, or one value for all of them.
 
 # Rows of "train" that a flag of the same name changes.
-FLAGS = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "max_length")
-FLAGS += ("limit_test",)
+FLAGS = "epochs steps lr batch_size weight_decay set_last_tenth bucket max_length limit_test".split()
 
 
 def column(table, tasks, task):
@@ -354,8 +352,8 @@ def git_state():
 
 
 def keep_pages(device):
-    """Let glibc keep freed memory on a CPU. Else it hands every tensor over 32 MB back to the kernel, which
-    zeroes its pages again in each step: a third of a full-size step."""
+    """Let glibc keep freed memory on a CPU: given back to the kernel, pages of large tensors are zeroed again
+    in each step, a third of a full-size step."""
     if device.type == "cpu" and sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):  # another C library
             libc = ctypes.CDLL(None)
@@ -867,9 +865,9 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
 
 def add_up(totals, metrics):
     """Add metrics {name: (sum, count)} to totals, on the device: to read them the host would wait."""
-    for name, (total, count) in metrics.items():
-        before = totals.get(name, (0.0, 0))
-        totals[name] = before[0] + total, before[1] + count
+    for name, (more, examples) in metrics.items():
+        total, count = totals.get(name, (0.0, 0))
+        totals[name] = total + more, count + examples
 
 
 def mean(total):
@@ -906,9 +904,6 @@ def require_compiler(mode, device):
         raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
 
 
-WHOLE_BATCH = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
-
-
 @contextlib.contextmanager
 def out_of_memory_advice(model, batch_size, micro_batch):
     """Raise a UserError that names what helps where memory runs out; for the callers of fit."""
@@ -919,12 +914,11 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise
         part = min(micro_batch or batch_size, math.ceil(batch_size / ranks()))
+        advice = f"continue with --micro-batch {part // 2} (the result is the same)"
         if part == 1:
             advice = "a single example does not fit; use a device with more memory"
         elif batch_norms(model):
-            advice = WHOLE_BATCH
-        else:
-            advice = f"continue with --micro-batch {part // 2} (the result is the same)"
+            advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
         raise UserError(f"out of memory on the device; {advice}") from None
 
 
@@ -936,13 +930,15 @@ def batch_norms(model):
 
 def require_splittable(model, batch_size, args):
     """Raise UserError where parts of a batch would not be the same mathematics as the batch."""
-    if ranks() > 1 and not all(hasattr(norm, "kind") for norm in batch_norms(model)):
+    norms, splits = batch_norms(model), (args.micro_batch or batch_size) < batch_size
+    if ranks() > 1 and not all(hasattr(norm, "kind") for norm in norms):
         raise UserError("torch's own batch norm is not synchronised here; use models.Norm('batch', ...)")
-    if (args.micro_batch or batch_size) < batch_size:
-        if args.compile == "reduce-overhead":
-            raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
-        if batch_norms(model):
-            raise UserError(f"--micro-batch: this model's norm needs the whole batch; {WHOLE_BATCH}")
+    if splits and norms:
+        raise UserError(
+            "--micro-batch: this model's norm needs the whole batch; leave it out, or use torchrun"
+        )
+    if splits and args.compile == "reduce-overhead":
+        raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
 
 
 # ------------------------------------------------------------------------------------------ checkpoints
