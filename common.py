@@ -1,14 +1,10 @@
 """How is it trained: flags, losses, optimiser, schedules, one loop, ranks. Knows no task and no model.
 
-`fit` is the loop; every table of both papers is trained by it. What a run is, where its record goes and how
-records become tables stands in records.py.
-
 Randomness is a function of (seed, what it is for, step): nothing has to be saved for a stopped run to end
 like an unbroken one, and a change of the model does not reshuffle the data.
 
 Started by torchrun, a script trains one cell on all ranks: each computes its share of every batch, gradients
-are summed, the record stays what it is on one GPU. Rank 0 alone writes and prints. All ranks need the same
---data-dir and --out.
+are summed. Rank 0 alone writes and prints. All ranks need the same --data-dir and --out.
 """
 
 import argparse
@@ -40,17 +36,14 @@ from tqdm import tqdm
 
 from fetch import UserError
 
-# A kill costs at most this much training (the tests shorten it).
-CHECKPOINT_SECONDS = float(os.environ.get("LRA_CHECKPOINT_SECONDS", 300))
+CHECKPOINT_SECONDS = 300  # a kill costs at most this much training (the tests shorten it)
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 PERIODS = 20  # --steps: the training is cut into so many parts, each of which ends like an epoch
 CONTINUES = "the same command continues (without --fresh)"
-EXIT_USER, EXIT_CONTINUE, EXIT_CTRL_C, EXIT_NO_READER = 2, 75, 130, 141  # 75: EX_TEMPFAIL of sysexits.h
 
 
 class Interrupted(BaseException):
-    """SIGTERM or the time limit: what is trained is saved, the same command continues. It may come anywhere,
-    and like KeyboardInterrupt it is no error of what it comes into."""
+    """SIGTERM or the time limit: what is trained is saved. Like KeyboardInterrupt it may come anywhere."""
 
 
 def raise_interrupted(*_):
@@ -59,24 +52,24 @@ def raise_interrupted(*_):
 
 @contextlib.contextmanager
 def exit_cleanly():
-    """Turn mistakes into one sentence and exit code 2, SIGTERM and the time limit into 75, Ctrl-C into 130.
-    Anything else is our bug: traceback."""
+    """Turn mistakes into one sentence and exit code 2, SIGTERM and the time limit into 75 (EX_TEMPFAIL),
+    Ctrl-C into 130. Anything else is our bug: traceback."""
     before = signal.signal(signal.SIGTERM, raise_interrupted)
     try:
         yield
         return
     except Interrupted as stop:
-        text, code = str(stop), EXIT_CONTINUE
+        text, code = stop, 75
     except KeyboardInterrupt:
-        text, code = f"interrupted; {CONTINUES}", EXIT_CTRL_C
+        text, code = f"interrupted; {CONTINUES}", 130
     except UserError as error:
-        text, code = f"error: {error}", EXIT_USER
+        text, code = f"error: {error}", 2
     except BrokenPipeError:  # `| head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it at the end
-        raise SystemExit(EXIT_NO_READER) from None
+        raise SystemExit(141) from None
     except OSError as error:  # its file and its reason: a full disk, a folder that is read-only
         why = f"{error.strerror or error}: {error.filename}" if error.filename else error
-        text, code = f"error: {why}; mend that, then {CONTINUES}", EXIT_USER
+        text, code = f"error: {why}; mend that, then {CONTINUES}", 2
     finally:
         signal.signal(signal.SIGTERM, before)
     with contextlib.suppress(OSError):  # with `2>&1 | tee log` Ctrl-C has ended tee before us
@@ -86,8 +79,8 @@ def exit_cleanly():
 
 @contextlib.contextmanager
 def finish_step():
-    """Inside, Ctrl-C and SIGTERM wait: they only enter the list that is given. At the end they are raised, on
-    all ranks alike. A second Ctrl-C does not wait."""
+    """Delay Ctrl-C and SIGTERM until the block ends, then raise them on all ranks alike. Yields the list of
+    signals that arrived. A second Ctrl-C does not wait."""
     arrived = []
 
     def note(number, frame):
@@ -209,13 +202,9 @@ def make_parser(description, tasks, techniques=True, trains=True):
 def parse_args(parser, argv):
     """The command line; adds args.git, args.argv and args.deadline, and joins torchrun's processes."""
     for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
-        if hasattr(stream, "reconfigure"):
+        if hasattr(stream, "reconfigure"):  # a notebook's has not
             stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
-    given = [flag(row) for row, value in vars(args).items() if value != parser.get_default(row)]
-    reading = ("--report", "--task", "--mini", "--figure", "--out", "--against")
-    if args.mini and args.amp == "auto":
-        args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
@@ -226,8 +215,12 @@ def parse_args(parser, argv):
         parser.error("--against compares records; give --report too")
     if not args.report:
         join_ranks(parser, args.device)
-    elif needless := [name for name in given if name not in reading]:
+    reading = ("report", "task", "mini", "figure", "out", "against")
+    given = [row for row, value in vars(args).items() if value != parser.get_default(row)]
+    if args.report and (needless := [flag(row) for row in given if row not in reading]):
         parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
+    if args.mini and args.amp == "auto":
+        args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
@@ -251,8 +244,7 @@ def flag(row):
 # the same two parts; a row is a tuple, one value for each task of its columns, or one value for all of them.
 
 # Rows of "train" that a flag of the same name changes.
-FLAGS = ("epochs", "steps", "lr", "batch_size", "weight_decay", "set_last_tenth", "bucket", "max_length")
-FLAGS += ("limit_test",)
+FLAGS = "epochs steps lr batch_size weight_decay set_last_tenth bucket max_length limit_test".split()
 
 
 def column(table, tasks, task):
@@ -360,8 +352,8 @@ def git_state():
 
 
 def keep_pages(device):
-    """Let glibc keep freed memory on a CPU. Else it hands every tensor over 32 MB back to the kernel, which
-    zeroes its pages again in each step: a third of a full-size step."""
+    """Let glibc keep freed memory on a CPU: given back to the kernel, pages of large tensors are zeroed again
+    in each step, a third of a full-size step."""
     if device.type == "cpu" and sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):  # another C library
             libc = ctypes.CDLL(None)
@@ -469,9 +461,9 @@ def decays(name):
 
 
 def parameter_groups(model, hp):
-    """Every parameter in exactly one AdamW group of equal (lr, weight decay). hp["decay"]: "weights" = the
-    rule of `decays` (paper A), "all" = every parameter (paper B). A parameter's own wish, `p.optim = {"lr":
-    ..., "weight_decay": ...}` on SSM states, comes first."""
+    """Every parameter in one AdamW group of equal (lr, weight decay). hp["decay"]: "weights" = the rule of
+    `decays` (paper A), "all" = every parameter (paper B). A parameter's own wish, `p.optim = {"lr": ...,
+    "weight_decay": ...}` on SSM states, comes first."""
     groups = {}
     for name, p in model.named_parameters():
         wish = getattr(p, "optim", {})
@@ -487,10 +479,9 @@ def make_optimizer(model, hp):
 
 
 class PlateauSchedule(ReduceLROnPlateau):
-    """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss, and 0.1 x the initial
-    rate for the last 10 % of the steps. The paper says that these REDUCE the rate: min(lr, 0.1 x initial).
-    The authors' code sets it, which raises it after two plateaus: hp["set_last_tenth"]. Both count as the
-    paper's."""
+    """Paper A: lr x 0.2 after the 4th epoch in a row without a better training loss; for the last 10 % of the
+    steps at most 0.1 x the initial rate, which is how the paper puts it. With hp["set_last_tenth"] that rate
+    itself, even where it is higher, as the authors' code does. Both count as the paper's."""
 
     def __init__(self, optimizer, hp, steps):
         super().__init__(optimizer, factor=0.2, patience=3, min_lr=1e-7)
@@ -510,8 +501,7 @@ class PlateauSchedule(ReduceLROnPlateau):
 
 class WarmupSchedule(LambdaLR):
     """Paper B: linear warm-up over hp["warmup"] steps, then constant, or half a cosine down to 0 at
-    hp["horizon"] steps (default: the end of training). The factor scales every group, SSM states
-    included."""
+    hp["horizon"] steps (default: the end of training). It scales the rate of every group."""
 
     def __init__(self, optimizer, hp, steps):
         warmup, horizon = hp.get("warmup", 0), hp.get("horizon", steps)
@@ -543,9 +533,8 @@ def make_schedule(optimizer, hp, steps):
 
 
 def classify_loss(model, batch):
-    """Classification loss of a batch (or of a part of one) and its accuracy. A loss is a sum divided by the
-    counts of the WHOLE batch (batch.examples): so the losses of parts and ranks add up to the loss of the
-    batch, and splitting changes nothing. Metrics are pairs (sum, count)."""
+    """(loss, {"acc": (sum, count)}) of a batch, or of a part of one. A loss is a sum divided by the counts of
+    the WHOLE batch (batch.examples): the losses of parts and ranks add up to the loss of the batch."""
     features = model(batch.tokens, batch.mask)
     return class_terms(model.classify(features, batch.mask, batch.docs), batch)
 
@@ -568,8 +557,8 @@ IGNORED = -100  # a target that is no id
 
 def denoised(model, features, *others, chosen=None):
     """The denoising head's logits of features (B, L, D), float32, chunk by chunk (they are the largest tensor
-    of the text runs), with the same positions of each of `others` (B * L, ...). chosen (B * L,) bool: on a
-    CPU the other positions are left out; a GPU's host would have to wait for their number."""
+    of the text runs), each with those positions of `others` (B * L, ...). chosen (B * L,) bool: leave out the
+    other positions; only on a CPU, as a GPU's host would have to wait for their number."""
     rows = features.flatten(0, 1), *others
     if chosen is not None and chosen.device.type == "cpu" and not torch.compiler.is_compiling():
         at = chosen.nonzero().squeeze(1)
@@ -587,12 +576,12 @@ def restored(logits, ids):
 
 def multitask_loss(model, batch):
     """Paper A's unweighted sum of the classification loss and the denoising loss (Section 3, A.4):
-    cross-entropy of the clean ids over ALL real positions of the batch, corrupted or not. The classifier
-    reads the corrupted sequence. Without a corrupted batch (evaluation) this is classify_loss.
+    cross-entropy of the clean ids over ALL real positions, corrupted or not. The classifier reads the
+    corrupted sequence. Without a corrupted batch (evaluation) this is classify_loss.
 
     deviation: the sum is divided by the number of examples times the mean length of the training set
-    (batch.positions), not by the batch's own number of positions: bucketing makes batches of short texts,
-    whose bytes would else weigh up to ten times as much.
+    (batch.positions). By the batch's own number of positions the bytes of short texts, which bucketing puts
+    together, would weigh up to ten times as much.
     """
     features = model(batch.tokens, batch.mask)
     loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
@@ -620,16 +609,13 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
 
     loss_fn   (model, batch) -> (loss, {name: (sum, count)} with at least "acc"), as classify_loss
     hp        lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9, 0.98),
-              decay ("weights"), clip (none), bucket (True), schedule ("plateau"; with it set_last_tenth,
-              False; with the others warmup, 0, and horizon, the end of training), hours (none: end at the
-              first validation after so many), limit_test (none)
+              decay ("weights"), clip, bucket (True), schedule ("plateau", with set_last_tenth; "constant" or
+              "cosine", with warmup, horizon), hours (end at the first validation after so many), limit_test
     folder    of this run: last.pt (whole state; a stopped run continues from it), best.pt, log.jsonl
     note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
-    -> dict with the accuracies and what they cost. The number to report is "test_acc", at the best validation
-    (the first one, among equals). Raises Interrupted at the time limit and on SIGTERM, KeyboardInterrupt on
-    Ctrl-C, with the state saved; UserError for a loss that is no number or a --micro-batch that changes it.
-    """
+    -> dict of accuracies and costs; "test_acc" is at the (first) best validation. Raises Interrupted (time
+    limit, SIGTERM) and KeyboardInterrupt, with the state saved; UserError for a loss that is no number."""
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     require_compiler(args.compile, device)
@@ -645,31 +631,46 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
-    at = restore(folder, parts, device, steps, args.fresh, note)
+    at = restore(folder, parts, device, args.fresh, note)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
     batches = endless_batches(task, hp, seed, at["step"], noise)
-    if not at["step"]:
+    if at["step"]:
+        print(f"continuing after step {at['step']} of {steps}", flush=True)
+    else:
         save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
+    saved = said = time.monotonic()
+    over = False
     with time_limit(args.deadline), contextlib.closing(batches):  # or workers that augment images would stay
-        while not is_over(at, steps, hp):
+        while not over:
             start = len(at["curve"]) * period
-            end = min(steps, start + period)
+            end, stopped = min(steps, start + period), False
+            name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / period)}"
+            bar = progress_bar(None, name, total=end - start, initial=at["step"] - start)
             model.train()
-            with progress_bar(at, start, end, steps) as bar, finish_step() as stop:
-                while at["step"] < end:
+            with bar, finish_step() as signals:
+                while at["step"] < end and not stopped:
                     reseed(seed, at["step"], noise)
                     train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
                     schedule.on_step()
                     at["step"] += 1
-                    if save_or_look(folder, parts, at, end, steps, bar, stop):
-                        break
+                    bar.update()
+                    now = tick(at)
+                    stopped, due = any_rank(bool(signals), now - saved > CHECKPOINT_SECONDS)
+                    if stopped or due or at["step"] == end:
+                        save_state(folder, parts, at)
+                        saved = now
+                    elif at["step"] % LOOK_STEPS == 0:
+                        require_finite(at, **parts)
+                        bar.set_postfix_str(progress(at, steps))
+                    if bar.disable and (stopped or now - said > 60):  # a log file
+                        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
+                        said = now
             train, val = means(at["totals"]), measure("val")
             tick(at)
-            keep_validation(folder, at, train, val, model, optimizer, hp)
-            print(epoch_line(at, steps, "part" if hp.get("steps") else "epoch"), flush=True)
-            warn_at_chance(at["curve"], task, math.ceil(steps / period))
+            keep_validation(folder, at, steps, train, val, model, learning_rate(optimizer), hp)
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
+            over = at["step"] == steps or any_rank(at["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
 
         print(f"testing on {len(task.test.label):,} examples", flush=True)
         test = last = measure("test")
@@ -678,24 +679,19 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             model.load_state_dict(best["model"])
             test = measure("test")
     tick(at)
-    return {
-        "test_acc": test["acc"],
-        "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"],
-        "best_epoch": best["epoch"],
-        "test_acc_last": last["acc"],
-        "chance": round(chance(task.test), 4),
-        "train_acc": at["curve"][-1]["train"]["acc"],
-        "epochs": len(at["curve"]),
-        "steps": at["step"],
-        "params": sum(p.numel() for p in model.parameters()),
-        "seconds": round(at["seconds"], 1),
-        "cpu_seconds": round(at["cpu_seconds"], 1),
-        "epoch_seconds": round(at["seconds"] / len(at["curve"]), 2),
-        "peak_gb": peak_gb(device),
-        "device": device_name(device),
-        "ranks": ranks(),
-        "starts": at["starts"],
-    }
+    result = {"test_acc": test["acc"], "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"]}
+    result |= {"best_epoch": best["epoch"], "test_acc_last": last["acc"], "train_acc": train["acc"]}
+    result |= {"chance": round(chance(task.test), 4), "epochs": len(at["curve"]), "steps": at["step"]}
+    return result | costs(at, model, device)
+
+
+def costs(at, model, device):
+    """The rows of a record about what its training took, and of what."""
+    seconds = at["seconds"]
+    rows = {"params": sum(p.numel() for p in model.parameters()), "peak_gb": peak_gb(device)}
+    rows |= {"seconds": round(seconds, 1), "epoch_seconds": round(seconds / len(at["curve"]), 2)}
+    rows |= {"cpu_seconds": round(at["cpu_seconds"], 1), "device": device_name(device)}
+    return rows | {"ranks": ranks(), "starts": at["starts"]}
 
 
 def training_length(task, hp):
@@ -707,51 +703,26 @@ def training_length(task, hp):
     return hp["epochs"] * epoch, epoch
 
 
-def is_over(at, steps, hp):
-    """Whether the last validation has been, or the first one after hp["hours"]."""
-    last = at["curve"][-1] if at["curve"] else {"step": 0, "seconds": 0}
-    return last["step"] == steps or any_rank(last["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
-
-
 def tick(at):
-    """Add the time since the last tick to what all processes of this run have spent on it."""
-    now = time.monotonic(), time.process_time()
-    at["seconds"] += now[0] - at["since"][0]
-    at["cpu_seconds"] += now[1] - at["since"][1]
-    at["since"] = now
-
-
-def progress_bar(at, start, end, steps):
-    """The bar of one epoch; only on a terminal, and of rank 0."""
-    name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / max(1, end - start))}"
-    shape = "{desc} {percentage:3.0f}% {bar} {postfix}"
-    how = dict(initial=at["step"] - start, desc=name, leave=False, bar_format=shape)
-    return tqdm(total=end - start, disable=rank() > 0 or None, **how)
-
-
-def save_or_look(folder, parts, at, end, steps, bar, stop):
-    """What may be due after a step: a checkpoint, a look at the loss, a line in a log file, which has no bar:
-    one a minute at first, later one every CHECKPOINT_SECONDS -> whether a signal has come."""
-    bar.update()
+    """Note what all processes of this run have spent on it -> now."""
     now = time.monotonic()
-    stopped, due = any_rank(bool(stop), now - at["saved"] > CHECKPOINT_SECONDS)
-    pause = 60 if at["seconds"] < 600 else CHECKPOINT_SECONDS
-    if stopped or due or at["step"] == end:
-        save_state(folder, parts, at)
-    elif at["step"] % LOOK_STEPS == 0:
-        require_finite(at, **parts)
-        bar.set_postfix_str(progress(at, steps))
-    if bar.disable and (stopped or now - at["said"] > pause):
-        at["said"] = now
-        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
-    return stopped
+    at["seconds"] = now - at["begun"]
+    at["cpu_seconds"] = time.process_time() - at["cpu_begun"]
+    return now
+
+
+def time_left(at, steps):
+    """Of the whole run, in words, if it goes on as fast."""
+    return f"{hours(at['seconds'] / at['step'] * (steps - at['step']))} left"
 
 
 def progress(at, steps):
-    """The loss so far in this epoch, and the time that the whole run still takes."""
-    tick(at)
-    left = at["seconds"] / at["step"] * (steps - at["step"])
-    return f"loss {mean(at['totals']['loss']):.3f}  {hours(left)} left"
+    return f"loss {mean(at['totals']['loss']):.3f}  {time_left(at, steps)}"
+
+
+def progress_bar(batches, name, **how):
+    """A bar on the terminal of rank 0, which disappears at its end; none in a log file."""
+    return tqdm(batches, name, leave=False, disable=rank() > 0 or None, **how)
 
 
 def hours(seconds):
@@ -761,27 +732,28 @@ def hours(seconds):
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def keep_validation(folder, at, train, val, model, optimizer, hp):
-    """Enter a validation into the curve; keep the weights if it is the best so far."""
-    line = {"epoch": len(at["curve"]) + 1, "step": at["step"], "lr": learning_rate(optimizer)}
-    line |= {"train": train, "val": val, "seconds": round(at["seconds"], 1)}
-    if not at["curve"] or val["acc"] > max(past["val"]["acc"] for past in at["curve"]):
-        weights = {"model": model.state_dict(), "epoch": line["epoch"], "hp": hp}
+def keep_validation(folder, at, steps, train, val, model, lr, hp):
+    """Enter a validation into the curve and print it; keep the weights if it is the best so far."""
+    best = max((line["val"]["acc"] for line in at["curve"]), default=-1)
+    epoch = len(at["curve"]) + 1
+    line = {"epoch": epoch, "step": at["step"], "lr": lr}
+    at["curve"].append(line | {"train": train, "val": val, "seconds": round(at["seconds"], 1)})
+    if epoch == 1 or val["acc"] > best:
+        weights = {"model": model.state_dict(), "epoch": epoch, "hp": hp}
         weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
         on_first_rank(save_checkpoint, folder / "best.pt", weights)
-    at["curve"].append(line)
-    log = "".join(json.dumps(past) + "\n" for past in at["curve"]).encode()
+    log = "".join(json.dumps(line) + "\n" for line in at["curve"]).encode()
     on_first_rank(write_atomically, folder / "log.jsonl", log)
+    scores = f"loss {train['loss']:.3f}  train {train['acc']:6.2%}  val {val['acc']:6.2%}"
+    part = "part" if hp.get("steps") else "epoch"
+    print(f"{part} {epoch:3d}  {scores}  lr {lr:.0e}  {time_left(at, steps)}", flush=True)
 
 
 def save_state(folder, parts, at):
     """Write last.pt: the parts and `at`, which is how far the run has come. Never one with a NaN in it."""
     require_finite(at, **parts)
-    tick(at)
     state = {name: part.state_dict() for name, part in parts.items()}
-    state |= at | {"totals": sum_totals(at["totals"])}
-    on_first_rank(save_checkpoint, folder / "last.pt", state)
-    at["saved"] = time.monotonic()
+    on_first_rank(save_checkpoint, folder / "last.pt", state | at | {"totals": sum_totals(at["totals"])})
 
 
 def stream(*key):
@@ -812,7 +784,7 @@ def endless_batches(task, hp, seed, step, noise):
             yield batch
 
 
-def restore(folder, parts, device, steps, fresh, note):
+def restore(folder, parts, device, fresh, note):
     """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
     at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
     state = None if fresh else load_checkpoint(folder / "last.pt", device)
@@ -824,25 +796,26 @@ def restore(folder, parts, device, steps, fresh, note):
         except (RuntimeError, ValueError, KeyError) as error:
             fault = "is of another model, since the code changed; start over with --fresh"
             raise UserError(f"{folder / 'last.pt'} {fault}") from error
-    if at["curve"] and not (folder / "best.pt").exists():
-        raise UserError(f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh")
-    if at["step"]:
-        print(f"continuing after step {at['step']} of {steps}", flush=True)
+        if at["curve"] and not (folder / "best.pt").exists():
+            raise UserError(
+                f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh"
+            )
     if rank():
         at["totals"] = {}  # up to here they are with rank 0
     if note and note not in at["starts"]:
         if at["starts"] and at["starts"][-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
         at["starts"].append(note)
-    now = time.monotonic()
-    return at | {"saved": now, "said": now, "since": (now, time.process_time())}
+    at["begun"] = time.monotonic() - at["seconds"]
+    at["cpu_begun"] = time.process_time() - at["cpu_seconds"]
+    return at
 
 
 @contextlib.contextmanager
 def time_limit(deadline):
-    """SIGTERM to this process at `deadline` (time.monotonic), or after a second where that is over: every
-    start comes further."""
-    left = min(max(1.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)
+    """SIGTERM to this process at `deadline` (time.monotonic), but not within a second: every start comes
+    further."""
+    left = max(1.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
     timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
@@ -883,7 +856,7 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
         most = min(most, 1 << 14)
     with finish_step() if ranks() > 1 else contextlib.nullcontext():  # or one rank leaves the others
         batches = task.evaluation_batches(split, most, rank(), ranks())
-        for batch in tqdm(batches, split, leave=False, disable=rank() > 0 or None):  # None: on a terminal
+        for batch in progress_bar(batches, split):
             with autocast:
                 loss, metrics = loss_fn(model, batch)
             add_up(totals, metrics | {"loss": (loss * batch.examples, batch.examples)})
@@ -892,9 +865,9 @@ def evaluate(model, task, loss_fn, hp, autocast, micro_batch, split):
 
 def add_up(totals, metrics):
     """Add metrics {name: (sum, count)} to totals, on the device: to read them the host would wait."""
-    for name, (total, count) in metrics.items():
-        before = totals.get(name, (0.0, 0))
-        totals[name] = before[0] + total, before[1] + count
+    for name, (more, examples) in metrics.items():
+        total, count = totals.get(name, (0.0, 0))
+        totals[name] = total + more, count + examples
 
 
 def mean(total):
@@ -911,15 +884,6 @@ def learning_rate(optimizer):
     return max(optimizer.param_groups, key=lambda g: sum(p.numel() for p in g["params"]))["lr"]
 
 
-def epoch_line(at, steps, period="epoch"):
-    """The last validation in at most 80 characters: log.jsonl has the rest."""
-    line = at["curve"][-1]
-    left = hours(line["seconds"] / line["step"] * (steps - line["step"]))
-    trained = f"loss {line['train']['loss']:.3f}  train {line['train']['acc']:6.2%}"
-    val = f"val {line['val']['acc']:6.2%}  lr {line['lr']:.0e}"
-    return f"{period} {line['epoch']:3d}  {trained}  {val}  {left} left"
-
-
 def require_finite(at, model, optimizer, schedule):
     """Raise UserError where a weight, or the loss, whose sum stays NaN after one NaN, is no number."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).isfinite().all()
@@ -933,23 +897,11 @@ def chance(split):
     return float(torch.bincount(split.label).max()) / len(split.label)
 
 
-def warn_at_chance(curve, task, epochs):
-    """Warn once, after a tenth of the epochs (at least 5), if no accuracy so far was clearly above chance."""
-    share = chance(task.val)
-    enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
-    if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
-        print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
-        print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
-
-
 def require_compiler(mode, device):
     """Raise UserError for --compile where torch compiles wrong gradients: of an embedding on a CPU they keep
     one of those of a symbol that occurs several times."""
     if mode and device.type == "cpu" and torch.__version__ < (2, 11):
         raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
-
-
-WHOLE_BATCH = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
 
 
 @contextlib.contextmanager
@@ -966,7 +918,7 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         if part == 1:
             advice = "a single example does not fit; use a device with more memory"
         elif batch_norms(model):
-            advice = WHOLE_BATCH
+            advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
         raise UserError(f"out of memory on the device; {advice}") from None
 
 
@@ -978,13 +930,15 @@ def batch_norms(model):
 
 def require_splittable(model, batch_size, args):
     """Raise UserError where parts of a batch would not be the same mathematics as the batch."""
-    if ranks() > 1 and not all(hasattr(norm, "kind") for norm in batch_norms(model)):
+    norms, splits = batch_norms(model), (args.micro_batch or batch_size) < batch_size
+    if ranks() > 1 and not all(hasattr(norm, "kind") for norm in norms):
         raise UserError("torch's own batch norm is not synchronised here; use models.Norm('batch', ...)")
-    if (args.micro_batch or batch_size) < batch_size:
-        if args.compile == "reduce-overhead":
-            raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
-        if batch_norms(model):
-            raise UserError(f"--micro-batch: this model's norm needs the whole batch; {WHOLE_BATCH}")
+    if splits and norms:
+        raise UserError(
+            "--micro-batch: this model's norm needs the whole batch; leave it out, or use torchrun"
+        )
+    if splits and args.compile == "reduce-overhead":
+        raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
 
 
 # ------------------------------------------------------------------------------------------ checkpoints

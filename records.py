@@ -1,19 +1,18 @@
 """What is a run, where is its record, and how do records become tables and figures?
 
-A cell of a table is one run per seed. Its identity is everything that makes the result what it is (script,
-task, model, cell, seed, recipe, examples); the run's folder is named after a hash of it, and it is finished
-when OUT/results.jsonl has a record with that name. A record says its place in the tables itself: `row` is
-its label, `terms` are the words for what differs from the table's recipe. Reports only read these.
+A cell of a table is one run per seed. Its identity is everything that makes the result what it is; its folder
+is named after a hash of that, and it is finished when OUT/results.jsonl has a record with that name. A record
+says its place in the tables: `row` is its label, `terms` are the words for what differs from the table's
+recipe. Reports only read these. A new script needs `run_cell`, `run_cells` and `report`.
 
     python records.py --plot RUN [RUN ...]      the curves of some runs, as a picture in OUT
-
-An experimenter needs `run_cell`, `run_cells` and `report`, and can skip the rest.
 """
 
 import argparse
 import contextlib
 import datetime
 import hashlib
+import importlib
 import itertools
 import json
 import math
@@ -91,9 +90,10 @@ def is_done(args, script, name):
 def claimed(args, name):
     """The run's folder, held by this process alone. Raises Busy where another process has it: both would
     write the same last.pt. The system frees the lock of a process that is killed."""
-    folder, taken = args.out / name, False
+    folder = args.out / name
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "lock", "a") as lock:
+        taken = False
         try:
             if fcntl and common.rank() == 0:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,12 +122,12 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     with claimed(args, name) as folder:
         torch.manual_seed(common.stream(seed, "init"))
         model = build()
-        announce(args, folder, identity, row, model, task)
         bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
+        announce(folder, identity["hp"], model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
         del note["date"]
-        note |= {"amp": "bf16" if bf16 else "off", "micro_batch": args.micro_batch}
-        note |= {"compile": args.compile or False}
+        note |= {"amp": "bf16" if bf16 else "off"}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
@@ -142,39 +142,28 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     return line
 
 
-def announce(args, folder, identity, row, model, task):
-    """The first lines of a training: its run, its data, its size and length, its recipe."""
-    device, hp = common.resolve_device(args.device), identity["hp"]
-    precision = "bf16" if common.use_bf16(args.amp, device) else "float32"
+def announce(folder, hp, model, task, precision):
+    """The first lines of a training: its folder, its size, its data and length, its recipe."""
     steps, _ = common.training_length(task, hp["train"])
+    print(f"\n{folder}\n  {sum(p.numel() for p in model.parameters()):,} parameters, {precision}")
     examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
-    print(f"\n{folder}")
-    print(f"  {sum(p.numel() for p in model.parameters()):,} parameters, {precision} on {device}")
-    print(f"  {examples} ({task.source['from']})")
-    print(f"  {steps:,} steps{known_time(identity, row, steps)}")
+    print(f"  {examples} ({task.source['from']}), {steps:,} steps")
     rows = " ".join(f"{row}={value}" for part in hp.values() for row, value in part.items())
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
 
-def known_time(identity, row, steps):
-    """How long a run like this took on the machine that this repository's record names, in words."""
-    place, mini = [identity["exp"], identity["task"], row], identity["mini"]
-    for r in read_records(sorted(RESULTS.glob("*.jsonl"))) if not identity["smoke"] else ():
-        if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
-            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
-    return ""
-
-
 def terms(hp, table, limit):
     """What a run was trained with, in words, as far as it is not in `table`, its recipe."""
-    words, before = [f"{limit:,} examples"] if limit else [], table["train"]
-    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if (table["model"] | before).get(k) != v}
+    before = table["model"] | table["train"]
+    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if before.get(k) != v}
+    words = [f"{limit:,} examples"] if limit else []
     if epochs := changes.pop("epochs", None):
-        fewer = epochs < before.get("epochs", 0)
-        words.append(f"{epochs} of {before['epochs']} epochs" if fewer else f"{epochs} epochs")
-    for name, sentence in (("steps", "{:,} steps"), ("limit_test", "tested on {:,}")):
-        if changes.get(name):
-            words.append(sentence.format(changes.pop(name)))
+        of = f" of {before['epochs']}" if epochs < before.get("epochs", 0) else ""
+        words.append(f"{epochs}{of} epochs")
+    if steps := changes.pop("steps", None):
+        words.append(f"{steps:,} steps")
+    if tested := changes.pop("limit_test", None):
+        words.append(f"tested on {tested:,}")
     if changes.pop("set_last_tenth", None):
         words.append("last tenth set")
     technique = [changes.pop("technique") or "augment none"] if "technique" in changes else []
@@ -214,33 +203,36 @@ def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn,
 
 def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
-    tier = {"paper": "the paper's full budget", "mini": "mini tier"}.get(line["budget"], "reduced budget")
-    worth = f"{tier}, {line['terms']}" if line["terms"] else tier
+    worth = TIERS[line["budget"]] + (f", {line['terms']}" if line["terms"] else "")
     if isinstance(paper, float):
-        worth += f"; the paper: {paper:.2f}" if line["budget"] == "paper" else ""
-        worth += f" (not comparable: the paper at full size {paper:.2f})" if line["budget"] != "paper" else ""
-    report = f"python {args.argv[0]} --report" + (f" --out {args.out}" if args.out != Path("runs") else "")
+        worth += f"; the paper: {paper:.2f}" + (" (full size)" if line["budget"] != "paper" else "")
+    table = f"python {args.argv[0]} --report --out {args.out}"
     if line["smoke"]:
-        worth, report = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
+        worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
     places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
-    return "\n  ".join([f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {report}"])
+    lines = [f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {table}"]
+    return "\n  ".join(lines)
 
 
 def run_cells(args, cells, run):
     """run(args, *cell, seed) for each cell of a command and each of its seeds. A cell that cannot be trained
     does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
     other processes were at some."""
-    runs, missing = list(itertools.product(cells, range(args.seed, args.seed + args.seeds))), []
+    runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
+    missing = []
     for cell, seed in runs:
         try:
             run(args, *cell, seed)
         except (Busy, UserError) as reason:
-            busy = isinstance(reason, Busy)
-            if len(runs) == 1 or (common.ranks() > 1 and not busy):  # ranks that go on alone wait for others
+            kind = type(reason)
+            alone = (
+                common.ranks() > 1 and kind != Busy
+            )  # on one rank: if it went on it would wait for the others
+            if len(runs) == 1 or alone:
                 raise
-            print(f"{'note' if busy else 'error'}: {reason}", file=sys.stderr, flush=True)
-            missing.append(type(reason))
+            print(f"{'note' if kind == Busy else 'error'}: {reason}", file=sys.stderr, flush=True)
+            missing.append(kind)
     if missing:
         kind = Busy if {*missing} == {Busy} else UserError
         raise kind(f"{len(missing)} of {len(runs)} cells did not finish, for the reasons above")
@@ -263,9 +255,8 @@ def append_record(path, line):
 
 
 READ = dict.fromkeys(("run", "exp", "task", "model", "row", "terms", "budget", "date"), str)
-READ |= dict.fromkeys(("val_acc", "test_acc", "seconds"), float) | dict(
-    seed=int, cell=dict, hp=dict, data=dict
-)
+READ |= {"val_acc": float, "test_acc": float, "seconds": float, "seed": int}
+READ |= {"cell": dict, "hp": dict, "data": dict}
 
 
 def is_record(line):
@@ -279,19 +270,20 @@ def is_record(line):
     )
 
 
-def parsed(text):
-    """The value of a line of JSON; None where it is none."""
-    with contextlib.suppress(ValueError, RecursionError):
-        return json.loads(text)
-
-
 def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
     for path in filter(Path.is_file, paths):
-        lines = {i: parsed(x) for i, x in enumerate(path.read_bytes().split(b"\n"), 1) if x.strip()}
-        records += filter(is_record, lines.values())
-        if strange := [str(i) for i, line in lines.items() if not is_record(line)]:
+        strange = []
+        for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
+            line = None
+            with contextlib.suppress(ValueError, RecursionError):
+                line = json.loads(text)
+            if is_record(line):
+                records.append(line)
+            elif text.strip():
+                strange.append(str(number))
+        if strange:
             numbers = ", ".join(strange[:5]) + (", ..." if len(strange) > 5 else "")
             print(f"warning: {path}: left out what is no record, line {numbers}", file=sys.stderr)
     return records
@@ -356,10 +348,9 @@ def mean_and_error(records):
 
 def test_set_variance(records):
     """The binomial variance of one accuracy, by the number of test examples."""
-    first, mean = records[0], statistics.mean(r["test_acc"] for r in records)
-    tested = first["hp"].get("train", {}).get("limit_test") or first["data"].get("counts", {}).get(
-        "test", 10_000
-    )
+    mean = statistics.mean(r["test_acc"] for r in records)
+    hp, data = records[0]["hp"], records[0]["data"]
+    tested = hp.get("train", {}).get("limit_test") or data.get("counts", {}).get("test", 10_000)
     return mean * (1 - mean) / tested
 
 
@@ -378,11 +369,8 @@ def summary(records):
 
 def cost(records):
     """What a run took on average: "12 min", or a dash."""
-    return (
-        common.hours(statistics.mean(r.get("cpu_seconds") or r["seconds"] for r in records))
-        if records
-        else "—"
-    )
+    seconds = [r.get("cpu_seconds") or r["seconds"] for r in records]
+    return common.hours(statistics.mean(seconds)) if records else "—"
 
 
 def grouped(records, key):
@@ -398,15 +386,17 @@ def place(record):
     return record["task"], "; ".join(filter(None, [record["row"], record["terms"]]))
 
 
+def tier_and_place(record):
+    return record["budget"], *place(record)
+
+
 def best_recipe(records):
     """Of several recipes or data sets the records of the one with the best mean validation accuracy; says
     what is left out."""
     groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
     best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
     if left := len(records) - len(best):
-        print(
-            f"left out: {left} runs beside {best[0]['run']}, another recipe or other\ndata, validated worse"
-        )
+        print(f"left out: {left} runs beside {best[0]['run']}: another recipe or data, validated worse")
     return best
 
 
@@ -435,9 +425,8 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     if args.against:
         return compare(args, exp, experiment(args.against))
     shown = [task for task in tasks if not chosen or task in chosen]
-    for tier in (
-        ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
-    ):
+    tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
+    for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
         if tier == "paper" or yours or ours:
             print(f"### {title} ({TIERS[tier]})\n")
@@ -459,17 +448,8 @@ def rows_of(found, exp, also):
     for r in found:
         row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
         if row is not None:
-            same = [
-                r["budget"],
-                r["task"],
-                r["seed"],
-                r["limit"],
-                row,
-                r["terms"],
-                r["hp"],
-                r["data"]["hash"],
-            ]
-            key = json.dumps(same, sort_keys=True)
+            same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
+            key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
             if key not in once or r["exp"] == exp:
                 once[key] = r | {"row": row}
     return [*once.values()]
@@ -497,51 +477,53 @@ def paper_value(paper, row, at):
 def print_task(task, title, tasks, tier, yours, ours, paper):
     """The rows of one task, a table for each of their terms. Rows that only the paper has are shown at full
     size alone."""
-    at = tasks.index(task)
-    found = {
-        label: [found.get((task, label), []) for found in (yours, ours)]
-        for label in labels_of(task, yours, ours)
-    }
-    if tier == "paper":
-        found |= {row: [[], []] for row in paper if row not in found and paper_value(paper, row, at)}
-    everything = [r for groups in found.values() for group in groups for r in group]
-    columns = ["yours", "this repository", "cost", "paper" if tier == "paper" else "paper, full"]
-    tables = grouped(order_of(found, paper), lambda label: label.partition("; ")[2])
-    for words, labels in tables.items():
+    at, full = tasks.index(task), tier == "paper"
+    labels = [label for name, label in (*yours, *ours) if name == task]
+    if full:
+        labels += [row for row in paper if paper_value(paper, row, at)]
+    everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
+    columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
+    for words, group in grouped(order_of(labels, paper), lambda label: label.partition("; ")[2]).items():
         lines = []
-        for label in labels:
-            row, (mine, theirs) = label.partition("; ")[0], map(best_recipe, found[label])
+        for label in group:
+            mine, theirs = (best_recipe(found.get((task, label), [])) for found in (yours, ours))
+            row = label.partition("; ")[0]
             numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
             lines.append([row, *numbers])
-        if not words:
-            lines += baseline_rows(everything) + (linear_rows(task) if tier == "paper" else [])
-        hidden = not any(mine for mine, _ in (found[label] for label in labels))
-        print(f"{words}:\n" if words else "", end="\n" if words else "")
-        rows = [line[:1] + line[2:] if hidden else line for line in lines]
-        print(markdown([title, *columns[hidden:]], rows) + "\n")
+        if words:
+            print(f"{words}:\n")
+        else:
+            lines += baseline_rows(everything) + (linear_rows(task) if full else [])
+        print_table([title, *columns], lines)
     if any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
 
 
-def labels_of(task, *found):
-    return [label for groups in found for name, label in groups if name == task]
+def print_table(header, lines):
+    """Without the column of your runs where there are none."""
+    if all(yours in ("—", "") for _, yours, *_ in lines):
+        header, *lines = ([first, *others] for first, _, *others in (header, *lines))
+    print(markdown(header, lines) + "\n")
 
 
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = records[0]["data"].get("baselines", {}) if records else {}
-    names = {"majority": "chance"}
-    return [[names.get(rule, rule), "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
+    named = [("chance" if rule == "majority" else rule, value) for rule, value in known.items()]
+    return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
 
 
 def linear_rows(task):
-    """What a linear model of n consecutive symbols gets, beneath every full-size table (exp_ngrams)."""
+    """What a linear model of n consecutive symbols gets (exp_ngrams): of single symbols, whatever
+    their order, and the one that validated best."""
     found = [r for r in newest(sorted(RESULTS.glob("*.jsonl"))) if r["exp"] == "ngrams" and r["task"] == task]
     found = [r for r in found if r["budget"] == "paper" and r["cell"].get("gap") == 1]
+    if not found:
+        return []
     free = [r for r in found if (r["cell"]["n"], r["cell"]["weights"]) == (1, "counts")]
-    best = max(found, key=lambda r: r["val_acc"], default=None)
-    lines = [["order-free, linear", "", summary(free), cost(free), ""]] if free else []
-    return lines + ([[f"{best['row']}, linear", "", summary([best]), cost([best]), ""]] if best else [])
+    best = [max(found, key=lambda r: r["val_acc"])]
+    named = ("order-free", free), (best[0]["row"], best)
+    return [[f"{name}, linear", "", summary(group), cost(group), ""] for name, group in named if group]
 
 
 def print_averages(tasks, yours, ours, paper):
@@ -551,38 +533,32 @@ def print_averages(tasks, yours, ours, paper):
         means = []
         for found in (yours, ours):
             groups = [best_recipe(found.get((task, row), [])) for task in tasks]
-            mean = statistics.mean(mean_and_error(g)[0] for g in groups) if all(groups) else None
-            means.append("—" if mean is None else f"{100 * mean:.2f}")
+            cells = [mean_and_error(group)[0] for group in groups if group]
+            means.append(f"{100 * statistics.mean(cells):.2f}" if len(cells) == n else "—")
         if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
             lines.append([row, *means, value])
-    hidden = not any(mine != "—" for _, mine, *_ in lines)
-    lines = [line[:1] + line[2:] if hidden else line for line in lines]
     if lines:
-        columns = ["yours", "this repository", "paper"]
-        print(markdown([f"average of {n}", *columns[hidden:]], lines) + "\n")
+        print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
 def differences(yours, ours):
     """One sentence on what differs between your runs and this repository's of the same rows."""
-
-    def key(r):
-        return r["budget"], *place(r)
-
-    rows = {key(r) for r in yours} & {key(r) for r in ours}
-    found = [r for r in (*yours, *ours) if key(r) in rows]
-    values = {name: {(key(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
-    values["data"] = {(key(r), r["data"]["hash"]) for r in found}
+    rows = {*map(tier_and_place, yours)} & {*map(tier_and_place, ours)}
+    found = [r for r in (*yours, *ours) if tier_and_place(r) in rows]
+    values = {name: {(tier_and_place(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
+    values["data"] = {(tier_and_place(r), r["data"]["hash"]) for r in found}
     differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
 def compare(args, exp, original):
-    """Each row of a copied script beside the same row of its original."""
+    """Each row of a copied script beside the same row of its original: your runs of that, or ours."""
     yours, ours = yours_and_ours(args.out)
-    theirs = [r for r in yours if r["exp"] == original]
-    whose = "your runs" if theirs else "this repository's runs"
-    mine = grouped([r for r in yours if r["exp"] == exp], lambda r: (r["budget"], *place(r)))
-    theirs = grouped(theirs or [r for r in ours if r["exp"] == original], lambda r: (r["budget"], *place(r)))
+    whose, known = "your runs", [r for r in yours if r["exp"] == original]
+    if not known:
+        whose, known = "this repository's runs", [r for r in ours if r["exp"] == original]
+    mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
+    theirs = grouped(known, tier_and_place)
     lines = []
     for (tier, task, label), group in mine.items():
         group, other = best_recipe(group), best_recipe(theirs.get((tier, task, label), []))
@@ -608,10 +584,9 @@ def pyplot():
         import matplotlib
 
         matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
+        return importlib.import_module("matplotlib.pyplot")
     except ImportError:
         raise UserError("figures need matplotlib: pip install matplotlib") from None
-    return plt
 
 
 def legend_below(figure, axes):
