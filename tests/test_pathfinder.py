@@ -264,7 +264,10 @@ def saved(mode, side, form):
     return content.getvalue()
 
 
-PICTURE, NOT_IMGS = "imgs/2/sample_0.png: missing or not a grey PNG of 32 x 32", "2.npy, line 1: not `imgs"
+PICTURE, NOT_IMGS = (
+    "imgs/2/sample_0.png: missing or not a grey PNG of 32 x 32",
+    "2.npy, line 1: listed before, or not `imgs",
+)
 
 
 @pytest.mark.parametrize("file, content, message", [
