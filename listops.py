@@ -27,18 +27,18 @@ def generate_listops(n, seed, lengths=LISTOPS_LENGTHS):
     stream of its own, (seed, b), so fewer are the first of more. Repetitions are not looked for. Source:
     google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
     """
-    tokens, sizes, made = [], [], 0
+    tokens, sizes, labels, made = [], [], [], 0
     with tqdm(total=n, desc="generate listops", unit="ex", leave=False, disable=None) as bar:
         while made < n:
             flat, offsets = _listops_block(np.random.default_rng([seed, len(sizes)]), *lengths)
             offsets = offsets[: n - made + 1]
             tokens.append(flat[: offsets[-1]])
             sizes.append(np.diff(offsets))
+            labels.append(evaluate_listops(flat, offsets))
             made += len(sizes[-1])
             bar.update(len(sizes[-1]))
-    tokens = np.concatenate(tokens)
     offsets = np.cumsum(np.concatenate([[0], *sizes]), dtype=np.int64)
-    return tokens, offsets, evaluate_listops(tokens, offsets)
+    return np.concatenate(tokens), offsets, np.concatenate(labels)
 
 
 def _listops_block(rng, shortest, longest):

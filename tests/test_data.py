@@ -268,15 +268,12 @@ def test_imdb_is_read_cut_and_split_and_a_changed_one_refused(tmp_path, monkeypa
             data.load("text", tmp_path)
 
     (folder / "test" / "pos" / "7_7.txt").write_bytes(b"")
-    refused(r"test/pos holds 20 reviews \(20 positive, 1 empty\), not 20 pos")
+    refused(r"test/pos holds 20 reviews \(1 empty\), not 20")
     (folder / "test" / "pos" / "7_7.txt").unlink()
     refused(r"test/pos holds 19 reviews")
     shutil.rmtree(folder / "test")
     shutil.copytree(folder / "train", folder / "test")
     refused("holds 40 examples for test, 0 of them new, instead of 40")
-    for a, b in (("pos", "aside"), ("neg", "pos"), ("aside", "neg")):
-        (folder / "test" / a).rename(folder / "test" / b)
-    refused(r"test/neg holds 20 reviews \(20 positive")
 
 
 def listops_release(folder, values, n=30):
@@ -473,11 +470,9 @@ def test_labels_of_cifar_are_part_of_what_is_known_of_the_data(cifar, images, tm
     source = data.load("image", cifar).source
     assert source["hash"] == hashlib.sha256(rgb).hexdigest() and source["official"] is False
     records[0, 0] = 10
-    batches = (records, records * 0, np.fromfile(folder / "data_batch_1.bin", np.uint8))
-    for other in batches:  # a label of 10, an empty batch, a batch twice
-        other.tofile(folder / "test_batch.bin")
-        with pytest.raises(data.DataError, match="not the ten classes, or is there twice; unpack"):
-            data.load("image", tmp_path)
+    records.tofile(folder / "test_batch.bin")
+    with pytest.raises(data.DataError, match="labels are 0 to 10, but classes=10"):
+        data.load("image", tmp_path)
     (folder / "data_batch_3.bin").unlink()
     with pytest.raises(data.DataError, match="data_batch_3.bin: missing or not 30,730,000 bytes"):
         data.load("image", tmp_path)
