@@ -62,7 +62,8 @@ def recipe(model, name):
 def stand_in(name, recipe, examples=0):
     """The smoke stand-in of a task, with the techniques of a recipe; with `examples`, that many random ones
     whose lengths are those of the real task."""
-    flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=None, smoke=True, mini=False)
+    whole = data.length(name) if name in data.HAS["max_length"] else None  # stand-ins of texts are short
+    flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=whole, smoke=True, mini=False)
     task, draw = data.load_for(flags, name, recipe, seed=0), np.random.default_rng(0)
     if not examples:
         return task

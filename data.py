@@ -79,10 +79,9 @@ HAS = {  # the tasks for which an argument of load means something
 
 def length(name, mini=False):
     """Symbols of the longest document of a task. Raises DataError where there is no mini tier."""
-    full, small = LENGTHS[name]
-    if mini and not small:
+    if mini and not LENGTHS[name][1]:
         raise DataError(f"--mini: there is no mini {TITLES[name]}; choose another task or leave --mini out")
-    return small if mini else full
+    return LENGTHS[name][mini]
 
 
 # ------------------------------------------------------------------------------------------ shapes of things
@@ -125,8 +124,8 @@ class Batch(NamedTuple):
     def share(self, rank, ranks):
         """What process `rank` of `ranks` computes of this batch."""
         start, stop, copies = share_of(len(self.label), rank, ranks)
-        counts = dict(examples=copies * self.examples, positions=copies * self.positions)
-        return self.cut(start, stop)._replace(**counts)
+        part = self.cut(start, stop)
+        return part._replace(examples=copies * self.examples, positions=copies * self.positions)
 
 
 def share_of(n, rank, ranks):
@@ -161,10 +160,8 @@ class Task:
             edges, label = split.offsets.cpu(), split.label.cpu()
             where, n = f"{self.name}, {name}", self.docs * len(label)
             if not torch.isin(label, torch.arange(self.classes)).all():
-                found = f"{int(label.min())} to {int(label.max())}"
-                raise DataError(
-                    f"{where}: labels are {found}, but classes={self.classes} wants 0 to classes - 1"
-                )
+                found = f"labels are {int(label.min())} to {int(label.max())}"
+                raise DataError(f"{where}: {found}, but classes={self.classes} wants 0 to classes - 1")
             ends = (len(edges), int(edges[0]), int(edges[-1]))
             if ends != (n + 1, 0, len(split.tokens)) or (edges.diff() < 0).any():
                 raise DataError(f"{where}: offsets must be {n + 1}, rising from 0 to the number of tokens")
@@ -333,22 +330,22 @@ def packed(root, task, made, make, files=None, **more):
     folder = root / "packed" / task
     with making(folder) as private:
         if private:
-            known = {"files": files()} if files else {}
+            more_once = {"files": files()} if files else {}
             splits = make()
             private.mkdir()
             for name, part in product(SPLITS, Split._fields):
                 np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-            manifest = {"task": task} | described(splits, made) | more | known
+            manifest = {"task": task} | described(splits, made) | more | more_once
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
             arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
             splits[name] = Split(*map(torch.from_numpy, arrays))
-        known = {"files": manifest["files"]} if files else {}
-        if manifest == {"task": task} | described(splits, made) | more | known:
-            return splits, manifest
-        raise ValueError(f"other data than its manifest says, or not those of '{task}'")
+        expected = {"task": task} | described(splits, made) | more
+        if {key: manifest[key] for key in expected} != expected:
+            raise ValueError(f"other data than its manifest says, or not those of '{task}'")
+        return splits, manifest
     except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
         remedy = "delete it to have it made again, or choose another --data-dir"
         raise DataError(f"{folder} is incomplete or unreadable ({error}); {remedy}") from error
@@ -389,20 +386,6 @@ RELEASE = ("lra_release/lra_release", "lra_release", "")
 AAN_FILES = dict(zip(SPLITS, AAN_LINES))
 # label, id1, id2, text1, text2 with tabs between; a text can be empty
 AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]*)\2\tb(['"])([^\t]*)\4[\r\n]*""")
-# Names that files of a task often have where nobody looks for them: those of S4, or of a part of a release.
-BESIDE = {"listops": r"listops(-1000)?|basic_\w+\.tsv", "image": "cifar-10-batches-py"}
-BESIDE |= {name: f"pathfinder({size})?" for name, size in PATHFINDER_SIZE.items()}
-
-
-@functools.cache
-def warn_of_files(root, name):
-    """Say it, once, where files lie beside where those of a task are looked for: nothing is generated or
-    fetched in their place without a word."""
-    for folder in (root / top for top in RELEASE):
-        names = os.listdir(folder) if folder.is_dir() else ()  # also of links that lead nowhere
-        for file in sorted(file for file in names if re.fullmatch(BESIDE[name], file)):
-            where = f"{folder / file} is not used for {TITLES[name]}"
-            print(f"warning: {where}; docs/data.md says where its files are looked for", file=sys.stderr)
 
 
 def data_folder(root):
@@ -420,6 +403,12 @@ def data_folder(root):
 def released(root, name):
     """The folder `name` of the unpacked release, or None."""
     return next((root / top / name for top in RELEASE if (root / top / name).is_dir()), None)
+
+
+def say_generated(folder, official):
+    """Nothing is generated without a word: official files may lie where nobody looks for them."""
+    if not folder.exists():
+        print(f"{folder} is generated: there are no official files in {official}", flush=True)
 
 
 def read_official(root, name):
@@ -443,31 +432,29 @@ def read_official(root, name):
         new = set(keys) - seen
         seen |= new
         if len(keys) != expected or len(new) < expected / 2:
-            raise DataError(
-                f"{folder} holds {len(keys):,} examples for {split}, {len(new):,} of them new, instead of "
-                f"{expected:,}; it is not the official data of {name}, get it again"
-            )
+            found = f"{len(keys):,} examples for {split}, {len(new):,} of them new, instead of {expected:,}"
+            raise DataError(f"{folder} holds {found}; it is not the official data of {name}, get it again")
     return splits
 
 
 def read_imdb(folder):
     """The labelled reviews of an unpacked aclImdb/ as {split: Split}, cut at 4,096 bytes; label 1 = positive.
     Validation is a tenth of train (paper A holds out as many, without a seed). Raises DataError when a review
-    is missing, empty or in a wrong folder."""
+    is missing or empty."""
     counts, each, sets = EXPECTED["text"], EXPECTED["text"]["test"] // 2, {}
     for split in ("train", "test"):
         texts = []
-        for label, sentiment in enumerate(("neg", "pos")):
+        for sentiment in ("neg", "pos"):
             place = folder / split / sentiment
             # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
-            names = (re.fullmatch(r"(\d+)_(\d+)\.txt", file.name) for file in place.glob("*"))
-            files = sorted((int(name[1]), int(name[2]), place / name[0]) for name in names if name)
-            positive = sum(rating > 5 for _, rating, _ in files)
-            bar = tqdm(files, str(place), leave=False, disable=None)
-            reviews = [file.read_bytes()[:4096] for *_, file in bar]
-            if (len(files), positive) != (each, label * each) or b"" in reviews:
-                found = f"{len(files):,} reviews ({positive:,} positive, {reviews.count(b'')} empty)"
-                raise DataError(f"{place} holds {found}, not {each:,} {sentiment}; unpack aclImdb again")
+            files = [file for file in place.glob("*") if re.fullmatch(r"\d+_\d+\.txt", file.name)]
+            files.sort(key=lambda file: int(file.name.split("_")[0]))
+            reviews = [
+                file.read_bytes()[:4096] for file in tqdm(files, str(place), leave=False, disable=None)
+            ]
+            if len(files) != each or b"" in reviews:
+                found = f"{len(files):,} reviews ({reviews.count(b'')} empty)"
+                raise DataError(f"{place} holds {found}, not {each:,}; unpack aclImdb again")
             texts += reviews
         sets[split] = Split(*ragged(texts), torch.arange(2).repeat_interleave(each))
     train, val = fixed_order(2 * each).split([counts["train"], counts["val"]])
@@ -480,24 +467,21 @@ def find_aan(root):
     for folder in (root / "retrieval", *tops, root / "aan", root):
         if all((folder / name).is_file() for name in AAN_FILES.values()):
             return folder
-    files = ", ".join(AAN_FILES.values())
     command = f"python data.py --task retrieval --fetch --data-dir {root}"
     advice = f"put them into {root / 'retrieval'}, or remove that folder and run `{command}` (10.6 GB)"
-    raise DataError(f"Retrieval needs {files}: {advice}")
+    raise DataError(f"Retrieval needs {', '.join(AAN_FILES.values())}: {advice}")
 
 
 def aan_files(folder):
     """What is known of the three AAN files in `folder`: the sha256 of each and, of fetched ones, from where.
     Raises DataError where they are no longer what was fetched."""
     known = {"sha256": {name: digest_of(folder / name)[0] for name in AAN_LINES}}
-    if (folder / FETCHED).exists():
-        fetched = json.loads((folder / FETCHED).read_text())
-        if fetched["sha256"] != known["sha256"]:
-            raise DataError(
-                f"{folder} is no longer what was fetched (sha256 differs); delete it, fetch it again"
-            )
-        known |= fetched
-    return known
+    if not (folder / FETCHED).exists():
+        return known
+    fetched = json.loads((folder / FETCHED).read_text())
+    if fetched["sha256"] != known["sha256"]:
+        raise DataError(f"{folder} is no longer what was fetched (sha256 differs); delete it, fetch it again")
+    return fetched
 
 
 def read_aan_tsv(path, limit=4096):
@@ -506,11 +490,11 @@ def read_aan_tsv(path, limit=4096):
     and an n), as every reference reads them. Raises DataError."""
     documents, label = [], []
     with open(path, "rb") as file:
-        for row in tqdm(file, path.name, leave=False, disable=None):
+        for number, row in enumerate(tqdm(file, path.name, leave=False, disable=None), 1):
             fields = AAN_ROW.fullmatch(row)
             if not fields:
-                fault = f"line {len(label) + 1}: this is not 0.0 or 1.0, two ids and two texts as b'..'"
-                raise DataError(f"{path}, {fault}; delete its folder and fetch it again")
+                fault = "this is not 0.0 or 1.0, two ids and two texts as b'..'"
+                raise DataError(f"{path}, line {number}: {fault}; delete its folder and fetch it again")
             documents += [fields[3][:limit], fields[5][:limit]]
             label.append(int(fields[1]))
     return Split(*ragged(documents), torch.tensor(label))
@@ -527,15 +511,14 @@ def listops_splits(counts, seed, lengths=listops.LISTOPS_LENGTHS):
 def load_symbols(root, name, mini=False, limit=None):
     """ListOps, Text or Retrieval. ListOps is LRA's own files where they are, else generated; in the mini tier
     always generated, and short. A limit above their number adds those that the generator makes next."""
+    read = functools.partial(read_official, root, name)
     # The official examples are packed under a name of their own: under the common one, examples that were
     # generated before would be taken for them. Once packed, their files may go.
     official = released(root, "listops-1000") or (root / "packed" / "listops-official").exists()
-    read = functools.partial(read_official, root, name)
     if name == "text":
         splits, source = packed(root, "text", "aclImdb", read)
     elif name == "retrieval":
-        files = lambda: aan_files(find_aan(root))  # noqa: E731
-        splits, source = packed(root, "retrieval", "lra_release", read, files)
+        splits, source = packed(root, "retrieval", "lra_release", read, lambda: aan_files(find_aan(root)))
     elif official and not mini:
         splits, source = packed(root, "listops-official", "lra_release", read)
     else:
@@ -543,7 +526,7 @@ def load_symbols(root, name, mini=False, limit=None):
         if mini:
             pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
         else:
-            warn_of_files(root, name)
+            say_generated(root / "packed" / pack, root / "listops-1000")
         generate = functools.partial(listops_splits, seed=0, lengths=lengths)
         splits, source = packed(root, pack, "generated", lambda: generate(counts), seed=0)
         if (limit or 0) > counts["train"]:
@@ -562,19 +545,13 @@ CIFAR_LABELS = "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f
 
 def read_cifar(folder):
     """cifar-10-batches-bin/ -> (images (60000, 32, 32, 3) uint8 RGB, label (60000,) uint8), training images
-    first. Raises DataError for wrong sizes, a file without all ten classes and one file under two names."""
+    first. Raises DataError for wrong sizes."""
     files = [folder / f"{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")]
     for file in files:
         if not file.is_file() or file.stat().st_size != 10_000 * 3073:
             raise DataError(f"{file}: missing or not 30,730,000 bytes; unpack cifar-10-binary.tar.gz again")
     # A record is one label byte and 3,072 pixels, planes R, G, B.
     records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
-    parts = records.reshape(6, -1)
-    whole = all(np.array_equal(np.unique(part[::3073]), np.arange(10)) for part in parts)
-    if not whole or len({part[:3073].tobytes() for part in parts}) < 6:
-        raise DataError(
-            f"{folder}: a file has not the ten classes, or is there twice; unpack the archive again"
-        )
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), np.ascontiguousarray(records[:, 0])
 
@@ -600,10 +577,9 @@ def halved(pixels, channels=1):
 
 def load_image(root, name="image", mini=False):
     """CIFAR-10 in grey, or ("scifar") with its three colours at every position."""
-    if not (root / "cifar-10-batches-bin").exists():
-        warn_of_files(root, "image")
+    folder = root / "cifar-10-batches-bin"
     fetch_archive(root, ARCHIVES["image"])
-    rgb, label = read_cifar(root / "cifar-10-batches-bin")
+    rgb, label = read_cifar(folder)
     known = hashlib.sha256(label).hexdigest() == CIFAR_LABELS
     official = known and rgb[:50_000].mean((0, 1, 2)).round(2).tolist() == OFFICIAL_CIFAR_MEAN
     if not official:
@@ -618,7 +594,7 @@ def load_image(root, name="image", mini=False):
     # Where the labels are the official ones the pixels alone are hashed: they tell copies apart.
     digest = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
     counts = {split: len(i) for split, i in index.items()}
-    source = {"from": "cifar-10-batches-bin", "counts": counts, "hash": digest, "official": official}
+    source = {"from": folder.name, "counts": counts, "hash": digest, "official": official}
     coloured = rgb[index["train"]] if name == "image" else None
     return Task(name, **SHAPES[name], **splits, source=source, rgb=coloured)
 
@@ -715,8 +691,7 @@ def worked_off(loader):
         told = str(error)
         if " Traceback " in told:  # the worker's own, in which torch hands on what was raised there
             file, line = re.findall(r'File "(.+)", line (\d+)', told)[-1]
-            where = f"{Path(file).name}, line {line}"
-            what = f"failed with {told.splitlines()[-1]!r} ({where}); mend that"
+            what = f"raised {told.splitlines()[-1]!r} ({Path(file).name}, line {line}); mend that"
         elif isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in told:
             what = "was killed (memory full?)"
         else:
@@ -734,6 +709,11 @@ def ignore_signals(worker):
         signal.signal(number, signal.SIG_IGN)
 
 
+def shuffled(batch, noise):
+    """A batch of ListOps, the arguments of every operator in a fresh order."""
+    return batch._replace(tokens=listops.shuffle_listops(batch.tokens, batch.mask, noise))
+
+
 def flipped(batch, noise):
     """A batch of grey square images, each mirrored left to right or not: a coin an image."""
     x = batch.tokens.unflatten(1, [math.isqrt(batch.tokens.shape[1])] * 2)
@@ -746,29 +726,30 @@ def flipped(batch, noise):
 
 def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders where they are, or were when they were packed; else our own sets. levels: those of
-    pathfinder.FOLDERS to train on (all three: paper A), as a tuple or one word; "all" is all."""
-    size, n = PATHFINDER_SIZE[name], pathfinder.OFFICIAL_IMAGES
-    wanted = (
-        tuple(pathfinder.FOLDERS) if levels == "all" else (levels,) if isinstance(levels, str) else levels
-    )
-    if not wanted or not set(wanted) <= set(pathfinder.FOLDERS):
-        raise DataError(f"Pathfinder has the levels {', '.join(pathfinder.FOLDERS)}, not {levels}")
-    if name != "pathfinder":
-        wanted = ("hard",)
+    pathfinder.FOLDERS to train on (all three: paper A), as a tuple or one word; "all" is all. Path-X has the
+    hard one alone."""
+    size, n, known = PATHFINDER_SIZE[name], pathfinder.OFFICIAL_IMAGES, pathfinder.FOLDERS
+    wanted = known if levels == "all" else (levels,) if isinstance(levels, str) else levels
+    if not wanted or not set(wanted) <= set(known):
+        raise DataError(f"Pathfinder has the levels {', '.join(known)}, not {levels}")
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
         n, size, wanted = 40_000, 16, ("easy",)
-    wanted = [level for level in pathfinder.FOLDERS if level in wanted]
-    hard = released(root, f"pathfinder{size}/{pathfinder.FOLDERS['hard']}")
-    packs = {level: root / "packed" / f"{name}-{level}" for level in pathfinder.FOLDERS}
-    if mini or not (hard or any(pack.exists() for pack in packs.values())):
-        if not mini:
-            warn_of_files(root, name)
-        source = {"from": "generated", "seed": 0}
-        sets = [pathfinder.generate_set(root / f"pathfinder{size}-{x}", size, x, n) for x in wanted]
-    else:  # once the folder is gone its packed levels stay; what is not packed is then refused
-        source = {"from": "lra_release"}
-        official = hard.parent if hard else root / f"pathfinder{size}"
+    elif name != "pathfinder":
+        wanted = ("hard",)
+    wanted = [level for level in known if level in wanted]
+    hard = released(root, f"pathfinder{size}/{known['hard']}")
+    packs = {level: root / "packed" / f"{name}-{level}" for level in known}
+    if not mini and (hard or any(pack.exists() for pack in packs.values())):
+        # Once the folder is gone its packed levels stay; what is not packed is then refused.
+        source, official = {"from": "lra_release"}, hard.parent if hard else root / f"pathfinder{size}"
         sets = [pathfinder.pack_png_folder(packs[x], official, size, x) for x in wanted]
+    else:
+        source, sets = {"from": "generated", "seed": 0}, []
+        for level in wanted:
+            folder = root / f"pathfinder{size}-{level}"
+            if not mini:
+                say_generated(folder, root / f"pathfinder{size}")
+            sets.append(pathfinder.generate_set(folder, size, level, n))
     splits = pathfinder_splits(sets)
     source["hash"] = hashlib.sha256("".join(digest for _, _, digest in sets).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
@@ -792,6 +773,8 @@ def pathfinder_splits(sets):
 
 # ------------------------------------------------------------------------------------------ smoke
 
+SMOKE_LENGTH = 256  # bytes of a stand-in's text
+
 
 def smoke_text(n, draw, docs):
     """n texts of 64 to 256 random letters, 60 % of them from the half of the alphabet that the label names
@@ -799,7 +782,7 @@ def smoke_text(n, draw, docs):
     half = draw.integers(0, 2, (n, docs))
     label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
     texts = []
-    for h, length in zip(half.flat, draw.integers(64, 257, n * docs)):
+    for h, length in zip(half.flat, draw.integers(64, SMOKE_LENGTH + 1, n * docs)):
         halves = np.where(draw.random(length) < 0.6, h, 1 - h)
         texts.append((97 + 13 * halves + draw.integers(0, 13, length)).astype(np.uint8).tobytes())
     return Split(*ragged(texts), torch.from_numpy(label))
@@ -820,21 +803,22 @@ def smoke_image(n, draw, channels):
 
 def smoke_task(name):
     """The stand-in of a task: a few hundred examples, from the real generator where there is one."""
-    made, draw, shape = "stand-in", np.random.default_rng(0), SHAPES[name]
+    made, draw, shape, rgb = "generated", np.random.default_rng(0), SHAPES[name], None
     if name == "listops":
-        made = "generated"
         splits = listops_splits({"train": 240, "val": 60, "test": 60}, seed=1)
     elif name in PATHFINDER_SIZE:
-        made, n = "generated", 300 if name == "pathfinder" else 40
+        n = 300 if name == "pathfinder" else 40
         images, label = pathfinder.generate_block(PATHFINDER_SIZE[name], "easy", seed=1, block=0, n=n)
         splits = pathfinder_splits([(images.reshape(n, -1), label)])
-    elif name in ("text", "retrieval"):
-        splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
     else:
-        splits = {s: smoke_image(n, draw, shape.get("channels", 1)) for s, n in zip(SPLITS, (500, 100, 100))}
-    if made == "stand-in":
+        made = "stand-in"
         print(f"smoke: {name} is a small synthetic stand-in, not the real data")
-    rgb = None
+        if name in ("text", "retrieval"):
+            shape = shape | {"max_length": SMOKE_LENGTH}
+            splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
+        else:
+            channels = shape.get("channels", 1)
+            splits = {s: smoke_image(n, draw, channels) for s, n in zip(SPLITS, (500, 100, 100))}
     if name == "image":  # three equal colours: grey again what they were, and augmented like CIFAR-10's
         rgb = splits["train"].tokens.numpy().reshape(-1, 32, 32, 1).repeat(3, axis=3)
     return Task(name, **shape, **splits, source=described(splits, made), rgb=rgb)
@@ -863,10 +847,8 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
 
     Raises DataError for data that cannot be had or are damaged, and for arguments that a task cannot follow.
     """
-    refuse(name, augment=None if augment == "none" else augment, shuffle=shuffle, denoise=denoise)
-    refuse(name, max_length=max_length)
-    small = length(name, mini)
-    root = Path(root) if smoke else data_folder(root)
+    refuse(name, augment=augment, max_length=max_length, shuffle=shuffle, denoise=denoise)
+    small, root = length(name, mini), Path(root) if smoke else data_folder(root)
     if smoke:
         task = smoke_task(name)
     elif name in PATHFINDER_SIZE:
@@ -884,38 +866,31 @@ def dressed(
     task, limit=None, max_length=None, augment="none", seed=0, stride=1, shuffle=False, denoise=False
 ):
     """A task that is all there as it is trained on; arguments as in load."""
-    task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed)
+    rgb = task.rgb if augment == "paper" else None
+    task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed, rgb=rgb)
     if limit is not None:
-        task = limited(task, limit)
-    transforms = [flipped] if augment == "flip" else []
-    if shuffle:
-        order = listops.shuffle_listops
-        transforms = [lambda batch, noise: batch._replace(tokens=order(batch.tokens, batch.mask, noise))]
-    if denoise:
-        transforms.append(functools.partial(corrupt, vocab=task.vocab))
-    return replace(task, transforms=transforms, rgb=task.rgb if augment == "paper" else None)
+        colours = None if rgb is None else rgb[fixed_order(len(rgb))[:limit].numpy()]
+        task = replace(first_of(task, "train", limit, "--limit"), rgb=colours)
+        if limit < len(task.val.label):
+            task = first_of(task, "val", limit, "--limit")
+    wanted = ((augment == "flip", flipped), (shuffle, shuffled))
+    wanted += ((denoise, functools.partial(corrupt, vocab=task.vocab)),)
+    return replace(task, transforms=[transform for asked, transform in wanted if asked])
 
 
 def refuse(name, **wanted):
-    """Raise DataError for arguments of load that a task cannot follow; None and False are not wanted."""
+    """Raise DataError for arguments of load that a task cannot follow; None, False, "none" are not wanted."""
     for what, value in wanted.items():
-        if value not in (None, False) and name not in HAS[what]:
+        if value not in (None, False, "none") and name not in HAS[what]:
             others = ", ".join(TITLES[other] for other in HAS[what])
             what = what if value is True else f"--{what.replace('_', '-')} {value}"
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
-    augment, cut = wanted.get("augment"), wanted.get("max_length")
+    augment, cut = wanted["augment"], wanted["max_length"]
     if augment not in (None, "none", "flip", "paper") or (augment == "paper" and name != "image"):
         known = "paper, flip" if name == "image" else "flip"
         raise DataError(f"--augment {augment}: {TITLES[name]} has {known} and none; choose one of them")
     if cut and cut > length(name):  # the model would grow and the data would not
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
-
-
-def limited(task, limit):
-    """The task with so many training examples, and no more validation examples than those; see load."""
-    rgb = None if task.rgb is None else task.rgb[fixed_order(len(task.rgb))[:limit].numpy()]
-    task = replace(first_of(task, "train", limit, "--limit"), rgb=rgb)
-    return first_of(task, "val", limit, "--limit") if limit < len(task.val.label) else task
 
 
 def first_of(task, split, n, flag):
@@ -927,39 +902,34 @@ def first_of(task, split, n, flag):
     return replace(task, **{split: select(whole, fixed_order(len(whole.label))[:n], task.docs)})
 
 
-def load_tsv(path, max_length=4096, most_classes=20, **options):
+def load_tsv(path, max_length=4096, **options):
     """A task of one's own: lines label<TAB>text in UTF-8 -> Task, cut 80 / 10 / 10 by fixed_order, texts as
     bytes. Labels are words, without the blanks around them; classes are in their order. Prints the classes.
     Options as in load: denoise, limit, stride. Raises DataError for a file that is not like that."""
     path = Path(path)
     try:
-        content = path.read_bytes()
-        content = content.decode("utf-8-sig").encode()  # without the mark that Windows begins a file with
+        # Without the mark that Windows begins a file with.
+        lines = path.read_bytes().decode("utf-8-sig").encode().splitlines()
     except (OSError, ValueError) as error:
         remedy = "give a text file in UTF-8, a line for each example: a label, a tab and a text"
         raise DataError(f"cannot read {path} ({error}); {remedy}") from error
-    labels, texts, first = [], [], {}
-    for number, line in enumerate(content.splitlines(), 1):
+    labels, texts = [], []
+    for number, line in enumerate(lines, 1):
         label, _, text = line.partition(b"\t")
         labels.append(label.decode().strip())
         texts.append(text)
         if not labels[-1] or not text or b"\0" in line:
             raise DataError(f"{path}, line {number}: this is not a label, a tab and a text in UTF-8")
-        first.setdefault(labels[-1], number)
-    n, counts = len(labels), {label: labels.count(label) for label in sorted(first)}
+    n, counts = len(labels), {label: labels.count(label) for label in sorted(set(labels))}
     if len(counts) < 2 or n < 10:
         raise DataError(f"{path} has {n} lines and {len(counts)} labels; give at least ten and two")
-    if len(counts) > most_classes:
-        shown, remedy = ", ".join([*counts][:5]), f"if so, say load_tsv(..., most_classes={len(counts)})"
-        raise DataError(f"{path} has {len(counts)} labels ({shown}, ...): are these classes? {remedy}")
     for label, count in counts.items():
         if count == 1:
             what = f"no other line has the label {label!r}; is it a header or a slip? Delete or mend it"
-            raise DataError(f"{path}, line {first[label]}: {what}")
+            raise DataError(f"{path}, line {labels.index(label) + 1}: {what}")
     print(f"{path.name}: {n:,} lines; " + ", ".join(f"{label} {count:,}" for label, count in counts.items()))
     classes = [*counts]
-    label = torch.tensor([classes.index(label) for label in labels])
-    whole = Split(*ragged(texts), label)
+    whole = Split(*ragged(texts), torch.tensor([classes.index(label) for label in labels]))
     parts = fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])
     splits = {name: select(whole, index) for name, index in zip(SPLITS, parts)}
     task = Task(path.stem, len(classes), 259, 3, max_length, **splits, source=described(splits, path.name))
@@ -1039,16 +1009,13 @@ def show(name, root):
     except ImportError:
         raise DataError("figures need matplotlib: pip install matplotlib") from None
 
-    figure = Figure(
-        figsize=(14, 4) if name in ("listops", "text", "retrieval") else (12, 6.3), layout="constrained"
-    )
+    figure = Figure(figsize=(13, 5.5), layout="constrained")
     if name == "listops":
         draw_listops(figure.subplots(), load(name, root))
-        figure.legend(loc="outside lower right", ncols=4)
     elif name in ("text", "retrieval"):
-        lengths = load(name, root).lengths["train"].numpy()
-        figure.subplots().hist(lengths, 64)
-        figure.axes[0].set(xlabel="length (bytes, cut)", ylabel="training examples", title=TITLES[name])
+        axis = figure.subplots()
+        axis.hist(load(name, root).lengths["train"].numpy(), 64)
+        axis.set(xlabel="length (bytes, cut)", ylabel="training examples", title=TITLES[name])
     else:
         for axis, (picture, title) in zip(figure.subplots(3, 6).flat, pictures(name, root)):
             axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
@@ -1078,17 +1045,19 @@ def draw_listops(axis, task):
     i = int(task.lengths["train"][:2000].argmin())
     symbols = task.train.tokens[task.train.offsets[i] : task.train.offsets[i + 1]].tolist()
     colours = dict(zip(range(MAX_OP, CLOSE), ("#E69F00", "#56B4E9", "#009E73", "#CC79A7")))
-    opened = []
+    opened = []  # where the operators that are open stand
     for position, symbol in enumerate(symbols):
         if symbol < MAX_OP:
             axis.text(position + 0.5, len(opened), str(symbol), ha="center", va="center", fontsize=4)
         elif symbol < CLOSE:
-            opened.append((position, colours[symbol]))
+            opened.append(position)
         else:
-            start, colour = opened.pop()
-            axis.barh(len(opened), position + 1 - start, 0.9, start, color=colour, edgecolor="white")
+            start = opened.pop()
+            colour, width = colours[symbols[start]], position + 1 - start
+            axis.barh(len(opened), width, 0.9, start, color=colour, edgecolor="white")
     for operator, colour in colours.items():
         axis.barh(0, 0, color=colour, label=listops.LISTOPS_SYMBOLS[operator][1:])
+    axis.legend(loc="lower right")
     axis.set(xlabel="position (tokens)", ylabel="depth", ylim=(9.6, -0.6), xlim=(0, len(symbols)))
     axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
 
@@ -1123,14 +1092,7 @@ def main(argv=None):
     code = 0
     for name in args.task:
         try:
-            root = data_folder(args.data_dir)
-            if args.fetch and not (root / "packed" / name).exists():
-                fetch(name, root, args.url)
-            if args.show:
-                show(name, root)
-            else:
-                found = {"task": TITLES[name]} | facts(load(name, root, mini=args.mini))
-                print("\n".join(f"{heading:30} {text}" for heading, text in found.items()) + "\n", flush=True)
+            attend_to(name, data_folder(args.data_dir), args)
         except KeyboardInterrupt:
             parser.exit(130, "interrupted; the same command continues\n")
         except (DataError, OSError) as error:  # does not keep the other tasks from their turn
@@ -1140,14 +1102,18 @@ def main(argv=None):
         parser.exit(code)
 
 
-def fetch(name, root, url=None):
-    """Fetch the files of a task that is not generated, from `url` if given. Raises DataError."""
-    if name == "retrieval":
-        fetch_retrieval(root, url)
-    elif name in ARCHIVES:
-        fetch_archive(root, ARCHIVES[name], url)
-    else:
-        print(f"{name}: nothing to fetch, it is generated", flush=True)
+def attend_to(name, root, args):
+    """What the command line asks for one task."""
+    if args.show:
+        return show(name, root)
+    if args.fetch and not (root / "packed" / name).exists():
+        if name == "retrieval":
+            fetch_retrieval(root, args.url)
+        elif name in ARCHIVES:
+            fetch_archive(root, ARCHIVES[name], args.url)
+    for heading, text in facts(load(name, root, mini=args.mini)).items():
+        print(f"{heading:30} {text}")
+    print(flush=True)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,11 @@ class Archive(NamedTuple):
     wanted: str  # regular expression of the members to take; its group is their path in the folder
     files: int  # how many they are
 
+    @property
+    def file(self):
+        """Its name in the data folder."""
+        return self.url.rsplit("/", 1)[1]
+
 
 # fmt: off
 ARCHIVES = {
@@ -70,11 +75,8 @@ ARCHIVES = {
 AAN_URL = (
     "https://huggingface.co/datasets/OpenNLPLab/lra/resolve/6cb133c44f406da743661488df9e977b87d98775/data/aan"
 )
-AAN_LINES = {
-    "new_aan_pairs.train.tsv": 147_086,
-    "new_aan_pairs.eval.tsv": 18_090,
-    "new_aan_pairs.test.tsv": 17_437,
-}
+AAN_LINES = {"new_aan_pairs.train.tsv": 147_086, "new_aan_pairs.eval.tsv": 18_090}
+AAN_LINES |= {"new_aan_pairs.test.tsv": 17_437}
 FETCHED = "fetched.json"  # beside those files: where they are from, and the sha256 of each
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
 progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=None)  # a stream with a bar
@@ -109,10 +111,9 @@ def making(folder, keep=False):
     except OSError as error:
         # A write to a full disk names no file. A file elsewhere is one that was to be read.
         place = Path(error.filename or folder.parent)
+        remedy = f"check {place}, or remove it and get it again"
         if folder.parent in (place, *place.parents) or place in folder.parents:
             remedy = "free space or choose another --data-dir"
-        else:
-            remedy = f"check {place}, or remove it and get it again"
         raise DataError(f"cannot make {folder} ({error}); {remedy}") from error
 
 
@@ -121,41 +122,39 @@ def fetch_retrieval(root, url=None):
     `url` from there alone, a folder with the files or an archive (its name ends in gz). Raises DataError."""
     archive = ARCHIVES["retrieval"]
     sources = [url] if url else [AAN_URL, archive.url]
-    if (Path(root) / archive.url.rsplit("/", 1)[1]).exists():  # put there by hand
+    if (Path(root) / archive.file).exists():  # put there by hand
         sources = [archive.url]
     for source in sources:
         try:
             if source.endswith("gz"):
-                fetch_archive(root, archive, source)
-            else:
-                fetch_files(Path(root) / archive.folder, source, AAN_LINES)
-            return
+                return fetch_archive(root, archive, source)
+            return fetch_files(Path(root) / archive.folder, source)
         except SourceError as error:
             if source == sources[-1]:
                 raise
             print(f"{error}\nthe next source is tried", flush=True)
 
 
-def fetch_files(folder, url, lines):
-    """Make `folder` of the files `lines` {name: number of lines} that lie under `url`. Prints the sha256 of
-    each and writes them to the folder's FETCHED. A file that has come is kept when the next one does not.
-    Raises SourceError where one has another number of lines."""
+def fetch_files(folder, url):
+    """Make `folder` of the files of Retrieval, which lie under `url`. Prints the sha256 of each and writes
+    them to the folder's FETCHED. A file that has come is kept when the next one does not. Raises SourceError
+    where one has another number of lines."""
     with making(folder, keep=True) as private:
-        if private:
-            private.mkdir(exist_ok=True)
-            found = {}
-            for name, expected in lines.items():
-                path = private / name
-                if not path.exists():
-                    download(f"{url.rstrip('/')}/{name}", path)
-                found[name], number = digest_of(path)
-                if number != expected:
-                    path.unlink()
-                    fault = f"{number:,} lines, not {expected:,}"
-                    raise SourceError(f"{url} gives another {name} ({fault}); choose another --url")
-                print(f"{name}: sha256 {found[name]}", flush=True)
-            record = {"url": url, "sha256": found}
-            (private / FETCHED).write_text(json.dumps(record, indent=1))
+        if not private:
+            return
+        private.mkdir(exist_ok=True)
+        found = {}
+        for name, expected in AAN_LINES.items():
+            path = private / name
+            if not path.exists():
+                download(f"{url.rstrip('/')}/{name}", path)
+            found[name], lines = digest_of(path)
+            if lines != expected:
+                path.unlink()
+                fault = f"{lines:,} lines, not {expected:,}"
+                raise SourceError(f"{url} gives another {name} ({fault}); choose another --url")
+            print(f"{name}: sha256 {found[name]}", flush=True)
+        (private / FETCHED).write_text(json.dumps({"url": url, "sha256": found}, indent=1))
 
 
 def digest_of(path):
@@ -172,18 +171,19 @@ def digest_of(path):
 def fetch_archive(root, archive, url=None):
     """Make root/<archive.folder> out of its archive: one that lies in `root`, else fetched (from `url`, if
     given) and deleted in the end. Raises DataError."""
-    folder, path = Path(root) / archive.folder, Path(root) / archive.url.rsplit("/", 1)[1]
+    folder, path = Path(root) / archive.folder, Path(root) / archive.file
     with making(folder) as private:
-        if private:
-            by_hand = path.exists()
-            if not by_hand:
-                download(url or archive.url, path)
-            md5 = archive.md5 and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-            if archive.md5 != md5:
-                raise DataError(f"{path} is not that of {archive.url} (md5 differs); delete it and try again")
-            extract(path, private, archive)
-            if not by_hand:
-                path.unlink()
+        if not private:
+            return
+        by_hand = path.exists()
+        if not by_hand:
+            download(url or archive.url, path)
+        md5 = archive.md5 and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+        if archive.md5 != md5:
+            raise DataError(f"{path} is not that of {archive.url} (md5 differs); delete it and try again")
+        extract(path, private, archive)
+        if not by_hand:
+            path.unlink()
 
 
 def download(url, path, timeout=30.0, attempts=6):
@@ -253,7 +253,3 @@ def extract(path, folder, archive):
             raise ValueError(f"it holds {len(taken):,} of the {archive.files:,} files of {archive.folder}")
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); delete it and fetch it again") from error
-
-
-if __name__ == "__main__":
-    print(__doc__)

@@ -141,15 +141,11 @@ def read_listops_tsv(path):
         source, _, target = row.partition(b"\t")
         words = source.translate(None, b"()").split()
         known = 1 < len(words) <= LISTOPS_LENGTHS[1] and symbol_of.keys() >= set(words)
-        expression = bytes(symbol_of[word] for word in words) if known else b""
-        value = _value(expression)
-        if value < 0 or target != b"%d" % value:
-            raise DataError(
-                f"{path}, line {line}: this is not one tree of at most {LISTOPS_LENGTHS[1]:,} symbols, a tab "
-                f"and its value ({value if value >= 0 else 'there is none'}): {row[:40]!r}; {remedy}"
-            )
-        expressions.append(expression)
-        labels.append(value)
+        expressions.append(bytes(symbol_of[word] for word in words) if known else b"")
+        labels.append(_value(expressions[-1]))
+        if labels[-1] < 0 or target != b"%d" % labels[-1]:
+            what = f"a tree of at most {LISTOPS_LENGTHS[1]:,} symbols, a tab and its value: {row[:40]!r}"
+            raise DataError(f"{path}, line {line}: this is not {what}; {remedy}")
     offsets = np.cumsum([0, *map(len, expressions)], dtype=np.int64)
     return np.frombuffer(b"".join(expressions), np.uint8).copy(), offsets, np.array(labels, np.int64)
 

@@ -499,15 +499,29 @@ def generate_block(size, level, seed, block, n=BLOCK):
 
 def make_set(folder, identity, n, blocks):
     """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
-    of the set in `folder`; it is written first where it is not there yet. Raises DataError.
+    of the set in `folder`; where it is missing it is written first. Raises DataError.
 
     identity  dict of what the manifest must say, `size` and `level` among it
-    blocks    iterable of images (k, W, W) and labels (k,), together n; looked at only where they are needed
+    blocks    iterator of images (k, W, W) and labels (k,), together n; looked at only where they are needed
     """
     with making(folder) as private:
         if private:
             private.mkdir()
-            write_blocks(private, identity, n, blocks)
+            title = f"Pathfinder {identity['size']} {identity['level']}"
+            bar = tqdm(total=n, desc=title, unit=" images", disable=None)
+            # Plain writes raise OSError on a full disk; a memory map would kill the process.
+            with (
+                open(private / "images.npy", "wb") as images,
+                open(private / "label.npy", "wb") as label,
+                bar,
+            ):
+                for file, shape in ((images, (n, identity["size"] ** 2)), (label, (n,))):
+                    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
+                    np.lib.format.write_array_header_1_0(file, header)
+                for pixels, labels in blocks:
+                    images.write(pixels)
+                    label.write(labels)
+                    bar.update(len(labels))
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
@@ -531,21 +545,6 @@ def read_set(folder):
     return images, label, digest.hexdigest()
 
 
-def write_blocks(folder, identity, n, blocks):
-    """The two arrays of a set, block after block. On a full disk plain writes raise OSError; a memory map
-    would kill the process."""
-    title = f"Pathfinder {identity['size']} {identity['level']}"
-    bar = tqdm(total=n, desc=title, unit=" images", disable=None)
-    with open(folder / "images.npy", "wb") as images, open(folder / "label.npy", "wb") as label, bar:
-        for file, shape in ((images, (n, identity["size"] ** 2)), (label, (n,))):
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-        for pixels, labels in blocks:
-            images.write(pixels)
-            label.write(labels)
-            bar.update(len(labels))
-
-
 def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = parameters(size, level)
@@ -555,25 +554,18 @@ def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
 
 
 def generate_blocks(size, level, n, seed, workers):
-    """Yield the blocks of a set of n images in their order, made by this process or by several."""
+    """Yield the blocks of a set of n images in their order, made by `workers` processes."""
     todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(0, n, BLOCK)]
     workers = min(workers, len(todo))
-    if workers <= 1:
-        yield from (generate_block(*block) for block in todo)
-        return
     # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    pool, jobs = ProcessPoolExecutor(workers, context, leave_with_parent), []
     try:
-        for block in todo:
-            jobs.append(pool.submit(generate_block, *block))
-            if len(jobs) > 2 * workers:  # not all at once: a slow disk would have them pile up in memory
-                yield jobs.pop(0).result()
-        yield from (job.result() for job in jobs)
+        with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:
+            few = 4 * workers  # not all at once: a slow disk would have them pile up in memory
+            for i in range(0, len(todo), few):
+                yield from pool.map(generate_block, *zip(*todo[i : i + few]))
     except BrokenProcessPool as e:
         raise DataError("a worker was killed (memory full?); the same call begins again") from e
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def usable_cores():
@@ -611,11 +603,10 @@ def list_images(top):
     for path in sorted(metadata, key=lambda path: int(path.stem)):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             field = line_format.fullmatch(line)
-            image = field and top / field[1] / field[2]
-            if not field or image in listed:
-                wrong = "listed before" if field else "not `imgs/<k> sample_<i>.png <i> <label> ...`"
+            if not field or top / field[1] / field[2] in listed:
+                wrong = "listed before, or not `imgs/<k> sample_<i>.png <i> <label> ...`"
                 raise DataError(f"{path}, line {number}: {wrong}: {line[:60]!r}; unpack the release again")
-            listed[image] = int(field[3])
+            listed[top / field[1] / field[2]] = int(field[3])
     if len(listed) != OFFICIAL_IMAGES:
         many = f"{len(listed):,} images, not {OFFICIAL_IMAGES:,}"
         raise DataError(f"{top / 'metadata'} lists {many}; unpack the release again")
@@ -625,8 +616,7 @@ def list_images(top):
 def read_png(path, size):
     """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises DataError for any other file."""
     try:
-        with Image.open(path, formats=("PNG",)) as png:
-            png.verify()  # the checksums, which reading the pixels passes over; it uses the image up
+        Image.open(path, formats=("PNG",)).verify()  # the checksums, which reading the pixels passes over
         with Image.open(path, formats=("PNG",)) as png:
             if (png.mode, png.size) != ("L", (size, size)):
                 raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
