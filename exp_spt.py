@@ -577,7 +577,10 @@ def recipe(name, cell, mini=False, task=None, args=None):
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
     if share is not None and cell.objective not in ALONE:
-        divide(share, before, train)
+        for unit in ("epochs", "steps", "hours"):  # `train` has the total of both halves
+            if total := train.get(unit):
+                part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
+                before[unit], train[unit] = part, total - part
     meant = train.pop("meant", None)
     if meant:  # a longer training stretches the cosine, or its end has a rate of 0
         longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
@@ -593,23 +596,13 @@ def recipe(name, cell, mini=False, task=None, args=None):
     return first, second | {"pretrain": other}
 
 
-def divide(share, before, train):
-    """Give the pretraining its share of the total, which is what `train` has."""
-    for unit in ("epochs", "steps"):
-        if total := train.get(unit):
-            before[unit] = min(max(1, round(share * total)), total - 1)
-            train[unit] = total - before[unit]
-    if total := train.get("hours"):
-        before["hours"], train["hours"] = share * total, total - share * total
-
-
 def flagged(args, name, cell, share, first, second):
     """Both halves as the flags want them: --lr and --epochs are the second's, others are for both."""
     if share is not None and (args.epochs or args.steps or args.limit):
         # A total of ours: equal batches make it equally many steps in every arm.
         scratch = trainings(name, cell._replace(objective="none"), args.mini)[1]["batch_size"]
         first["train"]["batch_size"] = second["train"]["batch_size"] = scratch
-    small = {row: value for row, value in SMOKE["model"].items() if first["model"].get(row) is not None}
+    small = {row: value for row, value in SMOKE["model"].items() if first["model"].get(row)}
     before = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
     halves = []
     for flags, half, epochs in ((before, first, 1), (args, second, 4)):
@@ -700,13 +693,12 @@ def report(args):
     if args.smoke or args.against:
         return
     everything = not args.task or "all" in args.task
-    exp = records.experiment(__file__)
+    exp, every_tier = records.experiment(__file__), args.report and not args.mini
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     shown = [r for r in both[0] + both[1] if everything or r["task"] in args.task]
-    if args.mini or not args.report:
-        shown = [r for r in shown if (r["budget"] == "mini") == args.mini]
+    shown = [r for r in shown if every_tier or (r["budget"] == "mini") == args.mini]
     print_restored([r for r in shown if "pretraining" in r])
-    if args.report and everything and not args.mini:
+    if everything and every_tier:
         both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
         for names, means in MEANS.items():
             paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
@@ -720,11 +712,9 @@ def print_restored(found):
     lines = []
     for (task, row), group in records.grouped(found, records.place).items():
         first = [r["pretraining"] for r in records.best_recipe(group)]
-        line = [TASKS.index(task), row]
-        for key in ("restored", "commonest"):
-            values = [x[key] for x in first if x.get(key) is not None]  # old records have less
-            line.append(f"{100 * mean(values):.1f}" if values else "—")
-        lines.append([*line, first[0].get("score") or "—"])
+        columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
+        numbers = [f"{100 * mean(values):.1f}" if values else "—" for values in columns]
+        lines.append([TASKS.index(task), row, *numbers, first[0].get("score") or "—"])
     if lines:
         header = ["", "what the pretraining restored", "restored (%)", "commonest (%)", "the score"]
         rows = [[data.TITLES[TASKS[at]], *line] for at, *line in sorted(lines)]
@@ -757,8 +747,11 @@ def plot(found, path):
 def plot_bars(axis, found):
     """Figures 1 and 2: from scratch and after SPT, the paper's as bars, ours as dots."""
     s4 = "S4, from scratch", "S4, masked SPT"
-    bars = {"Transformer": (MEAN6, "Transformer, from scratch", "rotary Transformer, masked SPT")}
-    bars |= {"S4": (MEAN6, *s4), "S4,\nPath-X-256": ("pathx256", *s4)}
+    bars = {
+        "Transformer": (MEAN6, "Transformer, from scratch", "rotary Transformer, masked SPT"),
+        "S4": (MEAN6, *s4),
+        "S4,\nPath-X-256": ("pathx256", *s4),
+    }
     for model, init in product(("s4", "dlr"), INITS):
         rows = [Cell(model, objective, init).row() for objective in ("none", "masked")]
         bars[f"{NAMES[model]},\n{init}"] = TASKS4, *rows
@@ -787,19 +780,18 @@ def plot_fractions(accuracy, gain, found):
 
 def plot_training(axis, found, name, loss):
     """Figure 5: training accuracy of the Transformer against epochs, 40 % of them for the pretraining."""
-
-    def draw(curve, words, colour, style="-", before=0):
-        x = range(before + 1, before + 1 + len(curve))
-        axis.plot(x, [100 * y for y in curve], style, color=colour, label=words)
-
     alone = found.get((name, Cell("transformer", "none", share=0.0).row()))
     spt = found.get((name, Cell("transformer", "masked", share=0.4, image_loss=loss).row()))
+    curves = []
     if alone:
-        draw(alone[0]["train_curve"], "labels from scratch", records.BLUE, "--")
+        curves.append((alone[0]["train_curve"], 1, "--", records.BLUE, "labels from scratch"))
     if spt:
         first = spt[0]["pretraining"]["train_curve"]
-        draw(first, "restoring masked symbols", records.ORANGE)
-        draw(spt[0]["train_curve"], "fine-tuning", records.BLUE, before=len(first))
+        curves.append((first, 1, "-", records.ORANGE, "restoring masked symbols"))
+        curves.append((spt[0]["train_curve"], 1 + len(first), "-", records.BLUE, "fine-tuning"))
+    for curve, start, style, colour, words in curves:
+        x = range(start, start + len(curve))
+        axis.plot(x, [100 * y for y in curve], style, color=colour, label=words)
     axis.set(title=f"Figure 5: {data.TITLES[name]}", xlabel="epoch", ylabel="training accuracy (%)")
 
 
@@ -823,15 +815,17 @@ CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"],
 
 def plain(name, cell, args):
     """The cell as if flags that change nothing on this task had not been given."""
-    fraction, share, objective = cell.fraction, cell.share, cell.objective
-    if share == 0 and objective != "multitask":  # no epochs for a first half
-        objective = "none"
-    if share is not None and objective in ALONE:  # all of a total is its own; TIED has another total
-        share = None if args.mini or args.epochs or args.steps else 0.0
-    if args.mini:
-        share, fraction = None if share == MINI_SHARE else share, None if fraction == 1 else fraction
-    loss = cell.image_loss if name == "image" and objective != "none" else "l1"
-    return cell._replace(objective=objective, fraction=fraction, share=share, image_loss=loss)
+    if cell.share == 0 and cell.objective != "multitask":  # no epochs for a first half
+        cell = cell._replace(objective="none")
+    if cell.share is not None and cell.objective in ALONE:  # all of a total is its own; TIED has another
+        cell = cell._replace(share=None if args.mini or args.epochs or args.steps else 0.0)
+    if args.mini and cell.share == MINI_SHARE:
+        cell = cell._replace(share=None)
+    if args.mini and cell.fraction == 1:
+        cell = cell._replace(fraction=None)
+    if name != "image" or cell.objective == "none":
+        cell = cell._replace(image_loss="l1")
+    return cell
 
 
 def cells(args, name):

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 import torch
 from conftest import exit_code, lines_of, stop_at
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import common
 import data
@@ -159,24 +158,15 @@ def test_a_denoising_loss_reads_masked_positions_only(name):
 
 @pytest.mark.parametrize("name", ("text", "image"))
 @pytest.mark.parametrize("objective", ("masked", "causal", "multitask"))
-def test_losses_of_parts_add_up_and_nothing_is_asked_of_the_device(objective, name, monkeypatch):
-    """Fake tensors hold nothing that could be read: counting or picking masked positions would raise."""
+def test_losses_of_parts_add_up(objective, name):
     task, cell, batch = tiny(name), Cell("transformer", objective), batch_of(tiny(name))
     hp, pretraining = halves(name, cell)[0]
     model = exp_spt.build(task, cell, hp, pretraining)
     loss_fn = partial(exp_spt.loss_function, task, cell, pretraining)
-    prepare = getattr(exp_spt, objective)
-    prepared = prepare(batch, generator(), task)
+    prepared = getattr(exp_spt, objective)(batch, generator(), task)
     whole = loss_fn(model, prepared)[0].item()
     assert objective != "causal" or loss_fn(model, batch)[0].item() == whole  # as in a validation
     assert sum(loss_fn(model, part)[0] for part in prepared.parts(3)).item() == pytest.approx(whole, rel=1e-5)
-    # A CPU is asked, where that is free; not in a compiled graph.
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    monkeypatch.setattr(models, "surely_full", lambda mask: False)
-    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
-        seen = {k: fake.from_tensor(v) for k, v in batch._asdict().items() if torch.is_tensor(v)}
-        loss, metrics = loss_fn(model, prepare(batch._replace(**seen), generator(), task))
-    assert loss.shape == () and "acc" in metrics
 
 
 @pytest.mark.parametrize("model", (*exp_spt.MODELS, "rotary pathx", "s4 text"))
@@ -486,8 +476,8 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     assert losses[-1] < 0.85 * losses[0] and log[-1]["val"]["loss"] < log[0]["val"]["loss"]
     assert "score" in first and "score" not in spt
     assert first["chance"] < 0.02 < spt["chance"]  # pretraining has no labels
-    history = {"run": first["run"], "train_curve": first["train_curve"], "restored": first["test_acc"]}
-    assert spt["pretraining"] == history | {"score": first["score"], "commonest": first["commonest"]}
+    history = {row: first[row] for row in ("run", "train_curve", "score", "commonest")}
+    assert spt["pretraining"] == history | {"restored": first["test_acc"]}
     assert first["test_acc"] > first["commonest"] > 1 / 16  # sixteen letters
     assert spt["row"] == "rotary Transformer, masked SPT, 70% SPT"
     assert spt["terms"] == "20 epochs, lr 0.005, lr_pretrain 0.01"
