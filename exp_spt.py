@@ -466,7 +466,7 @@ def denoise_terms(model, features, batch, task, cell):
 
 
 def loss_function(task, cell, pretraining, model, batch):
-    """Of the first half, or of the second: of the labels, for multitask plus the denoising loss, unweighted
+    """Of the first half: denoising; of the second: of the labels, for multitask plus denoising, unweighted
     (paper A, Section 3). Training batches come corrupted; the validation of a pretraining is corrupted here.
 
     deviation: alike each time, so that epochs are compared on equal terms; the authors draw anew.
@@ -581,8 +581,7 @@ def recipe(name, cell, mini=False, task=None, args=None):
             if total := train.get(unit):
                 part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
                 before[unit], train[unit] = part, total - part
-    meant = train.pop("meant", None)
-    if meant:  # a longer training stretches the cosine, or its end has a rate of 0
+    if meant := train.pop("meant", None):  # or the end of a longer training has a rate of 0
         longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
         train["horizon"] = max(round(train["horizon"] * longer), train.get("steps", 0))
     for half in (before, train):
@@ -838,8 +837,8 @@ def cells(args, name):
             wanted[flag] = common.chosen(values, CHOICES.get(flag, values))
     there = models_of(name, args.mini)
     if missing := [model for model in wanted["model"] if model not in there]:
-        known = f"only for {', '.join(there)}" if there else "for none"
-        print(f"{data.TITLES[name]}: {', '.join(missing)} left out, there are recipes {known}")
+        known = ", ".join(there) or "none"
+        print(f"{data.TITLES[name]}: {', '.join(missing)} left out; models with a recipe: {known}")
     wanted["model"] = [model for model in wanted["model"] if model in there]
     every = (Cell(*values) for values in product(*(wanted.get(flag, [None]) for flag in Cell._fields)))
     return list(dict.fromkeys(plain(name, cell, args) for cell in every))
