@@ -857,8 +857,8 @@ def check(args, chosen):
     shared = halves and (args.mini or args.steps or any(cell.share is not None for cell in halves))
     # fmt: off
     mistakes = [
-        (not chosen, f"--task {' '.join(args.task)}: nothing to run; not every task has every model, few have "
-            "a mini tier, and a --figure has tasks of its own"),
+        (not chosen, f"--task {' '.join(args.task)}: nothing to run; not every task has every model, few "
+            "have a mini tier, and a --figure has tasks of its own"),
         (any(cell.size and not (name in SIZED and cell.model in SIZES) for name, cell in chosen),
             "--size goes with --task image, text or listops and --model rotary or s4"),
         (any(name == "scifar" and c.objective == "multitask" and c.stride != 1 for name, c in chosen),
