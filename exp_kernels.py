@@ -189,10 +189,10 @@ TABLES = {
     "s4": (TABLE_S4, TASKS_LRA), "s5": (TABLE_S5, TASKS_LRA), "gmlp": (TABLE6, COLUMNS),
     "s4d": (TABLE_S4D, TASKS_LRA), "dlr": (TABLE_DLR, TASKS_LRA), "lru": (TABLE_LRU, TASKS_LRA),
     "sgconv": (TABLE_SGCONV, TASKS_LRA), "free": (TABLE_FREE, TASKS_LRA),
-    **{block: (TABLE_DECAY | dict(model=dict(block=block, **TABLE_DECAY["model"])), TASKS_LRA)
-       for block in DECAYS},
-    "mamba2": (TABLE_MAMBA2, TASKS_LRA),
 }
+for block in DECAYS:
+    TABLES[block] = TABLE_DECAY | dict(model=dict(block=block, **TABLE_DECAY["model"])), TASKS_LRA
+TABLES["mamba2"] = TABLE_MAMBA2, TASKS_LRA
 # The mini tier: of each model's own table the rows that differ.
 MINI = dict(
     model=dict(
@@ -310,12 +310,10 @@ def figure_kernels(args, chosen):
         run = args.checkpoint.resolve().parent.name
         return draw_kernels(args, run, run, [(f"epoch {state['epoch']}", model.arguments, model)])
     for name in common.chosen(args.task, COLUMNS):
-        panels = []
+        title, panels = data.TITLES[name], []
         for model in chosen:
             run = best_run(args, model, name)
-            print(
-                f"{data.TITLES[name]}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}"
-            )
+            print(f"{title}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}")
             if run:
                 network, _ = records.rebuilt(args.out / run["run"] / "best.pt", models.SequenceModel)
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
@@ -324,21 +322,16 @@ def figure_kernels(args, chosen):
                 recipe = common.changed(recipe, SMOKE) if args.smoke else recipe
                 size = dict(vocab=2, classes=2, max_length=data.length(name, args.mini))
                 panels.append(("at initialisation", recipe["model"] | size, None))
-        draw_kernels(args, name, data.TITLES[name], panels)
+        draw_kernels(args, name, title, panels)
 
 
 def best_run(args, model, name):
     """The record of the finished run of a model on a task, or None; of several a full one, of these the one
-    that validated best. Runs of exp_spt that started at random do not count, nor those whose techniques are
-    not as --no-techniques says."""
-    techniques = "no" if args.no_techniques else "yes"
-    found = [
-        r
-        for r in records.finished_runs(args, name, (records.experiment(__file__), "spt"))
-        if r["model"] == model
-        and r["cell"].get("init") != "random"
-        and (r["exp"] == "spt" or r["cell"].get("techniques", "yes") == techniques)
-    ]
+    that validated best. Techniques are as --no-techniques says; a random start does not count."""
+    exp, techniques = records.experiment(__file__), "no" if args.no_techniques else "yes"
+    found = [r for r in records.finished_runs(args, name, (exp, "spt")) if r["model"] == model]
+    found = [r for r in found if r["cell"].get("init") != "random"]
+    found = [r for r in found if r["exp"] == "spt" or r["cell"].get("techniques", "yes") == techniques]
     return max(found, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
 
@@ -365,7 +358,7 @@ def energy_within(profiles):
 
 def plot(panels, heading, path):
     """Figure 4: K_max, the largest absolute tap over channels and directions, against distance, relative to
-    the largest of all layers, at the start and trained each (gMLP starts at 1e-6); one panel for each model.
+    the largest of all layers (gMLP starts at 1e-6).
 
     panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
 
@@ -373,25 +366,28 @@ def plot(panels, heading, path):
     pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those); its scales are lost,
     ours are logarithmic, but Path-X's distance is linear and marked at the rows of the image.
     """
-    plt, columns = records.pyplot(), min(4, len(panels))
-    grid = math.ceil(len(panels) / columns), columns
-    size, shared = (max(6.5, 4 * columns), 0.8 + 3 * grid[0]), dict(sharex=True, sharey=True)
-    figure, axes = plt.subplots(*grid, figsize=size, squeeze=False, layout="constrained", **shared)
+    columns, colours = min(4, len(panels)), records.pyplot().get_cmap("cividis")
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = records.pyplot().subplots(
+        rows, columns, figsize=(max(6.5, 4 * columns), 0.8 + 3 * rows), sharex=True, sharey=True,
+        squeeze=False, layout="constrained",
+    )  # fmt: skip
     for axis in axes.flat[len(panels) :]:
         axis.remove()
     for axis, (title, start, after) in zip(axes.flat, panels):
         start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
         first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
         first.set_label("at initialisation")
-        if len(after):
-            axis.set_prop_cycle(color=plt.get_cmap("cividis")(np.linspace(0, 0.9, len(after))))
-            axis.plot(after.T / after.max(), linewidth=1, label=[f"layer {i + 1}" for i in range(len(after))])
-        last = start.shape[1] - 1
-        if last + 1 < 128**2:  # shorter than Path-X
+        for i, peak in enumerate(after):
+            colour = colours(0.9 * i / max(1, len(after) - 1))
+            axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}")
+        L = start.shape[1]
+        if L < 128**2:  # shorter than Path-X
             axis.set_xscale("symlog", linthresh=1)
-            ticks = [k for k in (0, 1, 10, 100, 1000) if k <= last]
+            ticks = [k for k in (0, 1, 10, 100, 1000) if k < L]
+            last = L - 1
         else:
-            width = math.isqrt(last + 1)  # of Path-X's images, or of Path-X-256's
+            width = math.isqrt(L)  # of Path-X's images, or of Path-X-256's
             last = 8 * width
             ticks = range(0, last + 1, width)
         axis.set(title=title, yscale="log", xlim=(0, last), ylim=(1e-4, None))

@@ -8,14 +8,14 @@ task's own training set, then it learns their labels.
     python exp_spt.py --task all --figure 3                          the cells of one figure, see FIGURES
     python exp_spt.py --report                                       ours beside the paper's, and figures
 
-In the paper a Transformer that learns from labels alone trails S4 by 30 points on the Long Range Arena.
-Pretrained on nothing but the same inputs it draws level (86.2 against 86.1), and S4's hand-made
-initialisation becomes nearly redundant. Paper A answers with both losses at once: --objective multitask.
+In the paper a Transformer that learns from labels alone trails S4 by 30 points. Pretrained on nothing but the
+same inputs it draws level (86.2 against 86.1), and S4's hand-made initialisation becomes nearly redundant.
+Paper A answers with both losses at once: --objective multitask.
 
 A cell is two trainings, see run_cell. The authors gave each up to 200 epochs or 24 h of a GPU: --hours 24.
 For an even comparison give every arm the same total, --epochs or --steps, and --share of it to the
-pretraining; at the mini tier all arms have the same total, and half of it is the pretraining's. Where the
-paper prints no rate from scratch, ours is the fine-tuning's; its grid has 1e-4, 5e-4 and 1e-3 (--lr).
+pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
+fine-tuning's; its grid has 1e-4, 5e-4 and 1e-3 (--lr).
 
 Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuFUUcSUgx).
 """
@@ -117,13 +117,12 @@ DLR = dict(
 )
 MODELS = dict(transformer=TRANSFORMER, rotary=ROTARY, s4=S4, dlr=DLR)
 
-# Tables 4 to 6, what the paper's grid search chose: learning rate/batch size on each task, of what learns
-# labels and of the pretraining. A combination that is not here takes the nearest that is, see `tuned`.
-# The Transformers' batch sizes are lost; 32 is one of the grid's (8, 32, 128) and most configurations'.
-# "s4 none" is Gu et al.'s, whom the paper cites, but for PathX-256. Lost too: the pretraining rates of "s4
-# masked random" on Text and "dlr masked random" on Image (here the neighbours'), and one of four entries of
-# "s4 none random" (taken to be Image's). Ours, as the paper has no such cell: Retrieval and Pathfinder of DLR
-# and of the random start, and the latter's PathX-256 and sCIFAR.
+# Tables 4 to 6: learning rate/batch size on each task, of what learns labels and of the pretraining. A
+# combination that is not here takes the nearest that is, see `tuned`. "s4 none" is Gu et al.'s but for
+# PathX-256. Lost in our copy: the Transformers' batch sizes (32 is one of the grid's), the pretraining rates
+# of "s4 masked random" on Text and "dlr masked random" on Image (here the neighbours'), and one of four
+# entries of "s4 none random" (taken to be Image's). Ours, as the paper has no such cell: Retrieval and
+# Pathfinder of DLR and of the random start, and the latter's PathX-256 and sCIFAR.
 TUNED = {
     "transformer masked":         "1e-4/32  1e-4/32  5e-4/32  1e-3/32  5e-4/32  5e-4/32",
     "transformer causal":         "5e-4/32  1e-4/32  1e-3/32  1e-3/32  1e-3/32  5e-4/32",
@@ -158,8 +157,8 @@ DATA_SCALE = dict(
 )
 # Figure 5 and Table 8: total epochs of both halves, and the shares given to the first.
 TIED, SHARES = dict(text=30, image=150), (0.0, 0.4, 0.6)
-# Table 9 (Image) and appendix C.1.2 (Text, ListOps: an S4 of the Transformer's size). The paper says "0.1 to
-# 10 M parameters" and that S4's state grows with it; depth, width, heads and d_ff, or the state, are ours.
+# Table 9 (Image) and appendix C.1.2 (Text, ListOps). The paper says "0.1 to 10 M parameters" and that S4's
+# state grows with them; depth, width, heads and d_ff, or the state, are ours.
 SIZED = ("image", "text", "listops")
 SIZE_ROWS = {"rotary": ("depth", "d_model", "heads", "d_ff"), "s4": ("depth", "d_model", "d_state")}
 SIZES = {
@@ -169,8 +168,7 @@ SIZES = {
            "3M": (6, 448, 128), "10M": (6, 832, 192), "20M": (6, 1024, 192)},
 }
 
-# The mini tier, with paper A's optimiser and schedule: a training this short needs its last tenth at a tenth
-# of the rate. epochs: of both halves together.
+# The mini tier, with paper A's optimiser and schedule. epochs: of both halves together.
 MINI = dict(
     model=dict(depth=2, d_model=64, pooling="mean"),
     train=dict(technique=None, lr=1e-3, weight_decay=0.05, batch_size=32, betas=[0.9, 0.98], decay="weights",
@@ -186,9 +184,8 @@ RATES = {("image", f"{model}, {arm}{start}"): 3e-3 for model in ("S4", "DLR")
 RATES |= {("text", row): 3e-3 for row in ("S4, from scratch", "S4, masked SPT")}
 RATES |= {("text", f"rotary Transformer, {arm}"): 3e-3 for arm in ("from scratch", "multitask")}
 RATES["text", "Transformer, masked SPT"] = 3e-4
-# Its rates of the pretraining, chosen by what that restores; else they are those above. On Text sinusoidal
-# positions restore nothing but the commonest byte for a while, the longer the lower the rate: at 3e-4 all of
-# a mini training (18 %).
+# Its rates of the pretraining where they are others, chosen by what that restores: at 3e-4 sinusoidal
+# positions restore nothing but the commonest byte of Text (18 %).
 RATES_PRETRAIN = {("text", "Transformer, masked SPT"): 3e-3}
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
 SMOKE = dict(
@@ -304,22 +301,25 @@ def pretrain(args, task, cell, hp, seed, words):
         rows = {"score": score, "commonest": commonest(task, cell)}
         train_half(args, task, cell, hp, seed, words, rows, pretraining=True)
     done = common.on_first_rank(records.finished, args.out)[folder.name]
-    found = {"run": folder.name, "train_curve": curve(folder), "restored": done["test_acc"]}
-    return found | {row: done.get(row) for row in ("score", "commonest")}
+    found = {"run": folder.name, "restored": done["test_acc"]}
+    return found | {row: done.get(row) for row in ("train_curve", "score", "commonest")}
 
 
 def train_half(args, task, cell, hp, seed, words, rows, weights=None, pretraining=False):
-    """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too."""
-    made, row = identity(args, task, cell, hp, seed, pretraining), cell.row()
-    budget = records.budget(args, words)
-    if pretraining:  # what it restores, not a number of the table
-        words, row = "", cell._replace(share=None, pooling=None).row()
+    """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too, and the
+    training accuracy of each epoch (pretraining: its score)."""
+    made = identity(args, task, cell, hp, seed, pretraining)
+    label = cell._replace(share=None, pooling=None) if pretraining else cell
+
+    def extra():
+        log = (args.out / records.run_name(made) / "log.jsonl").read_text().splitlines()
+        return rows | {"train_curve": [round(json.loads(line)["train"]["acc"], 4) for line in log]}
+
     return records.train(
-        args, script=__file__, identity=made, row=row, terms=words, budget=budget,
-        task=prepared(task, cell, pretraining),
+        args, script=__file__, identity=made, row=label.row(), terms="" if pretraining else words,
+        budget=records.budget(args, words), task=prepared(task, cell, pretraining),
         build=lambda: transfer(build(task, cell, hp, pretraining), weights),
-        loss_fn=partial(loss_function, task, cell, pretraining),
-        extra=lambda: rows | {"train_curve": curve(args.out / records.run_name(made))},
+        loss_fn=partial(loss_function, task, cell, pretraining), extra=extra,
     )  # fmt: skip
 
 
@@ -339,12 +339,6 @@ def transfer(model, weights):
         why = " ".join(str(error).split())
         raise UserError(f"the pretrained weights do not fit ({why}); pretrain again: --fresh") from error
     return model
-
-
-def curve(folder):
-    """Training accuracy of each epoch (pretraining: its score)."""
-    lines = (folder / "log.jsonl").read_text().splitlines()
-    return [round(json.loads(line)["train"]["acc"], 4) for line in lines]
 
 
 # ------------------------------------------------------------------------------------------ objectives
@@ -472,7 +466,7 @@ def denoise_terms(model, features, batch, task, cell):
 
 
 def loss_function(task, cell, pretraining, model, batch):
-    """Of the first half, or of the second: of the labels, for multitask plus the denoising loss, unweighted
+    """Of the first half: denoising; of the second: of the labels, for multitask plus denoising, unweighted
     (paper A, Section 3). Training batches come corrupted; the validation of a pretraining is corrupted here.
 
     deviation: alike each time, so that epochs are compared on equal terms; the authors draw anew.
@@ -514,15 +508,21 @@ def build(task, cell, hp, pretraining):
 
 
 def tuned(cell):
-    """The names of a cell's rates in the tables, the nearest first: its own, if it has some, wins. Multitask
-    trains from the start."""
+    """The names of a cell's rates in TUNED, the nearest last: its own, if it has some, wins. Multitask trains
+    from the start."""
     own = "none" if cell.objective == "multitask" else cell.objective
     names = [f"{cell.model} masked", f"{cell.model} {own}"]
     return names + ([f"{name} random" for name in names] if cell.init == "random" else [])
 
 
-def paper_trainings(name, cell):
-    """(of the pretraining, of the other): the rows "train" of the paper, lengths not yet divided by share."""
+def trainings(name, cell, mini):
+    """(of the pretraining, of the other): the rows "train" of the paper or of the mini tier, lengths not yet
+    divided by share."""
+    if mini:
+        row = cell._replace(share=None, stride=1).row()
+        train = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
+        train["lr"] = RATES.get((name, row), train["lr"])
+        return train | {"lr": RATES_PRETRAIN.get((name, row), train["lr"])}, train
     table = common.column(MODELS[cell.model], TASKS, name)
     train = dict(technique=None, betas=[0.9, 0.999], decay="all", schedule="constant", fraction=None)
     train |= table["train"]
@@ -540,19 +540,9 @@ def paper_trainings(name, cell):
     if cell.share is not None:
         train["epochs"] = TIED.get(name, train["epochs"])
     elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
-        both = paper_trainings(name, cell._replace(objective="masked"))
+        both = trainings(name, cell._replace(objective="masked"), mini)
         train["epochs"] = round(train["batch_size"] * sum(x["epochs"] / x["batch_size"] for x in both))
     return first, train
-
-
-def trainings(name, cell, mini):
-    """paper_trainings, or those of the mini tier."""
-    if not mini:
-        return paper_trainings(name, cell)
-    row = cell._replace(share=None, stride=1).row()
-    train = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
-    train["lr"] = RATES.get((name, row), train["lr"])
-    return train | {"lr": RATES_PRETRAIN.get((name, row), train["lr"])}, train
 
 
 def model_rows(name, cell, mini):
@@ -566,7 +556,9 @@ def model_rows(name, cell, mini):
         rows |= MINI["model"] | MINI_MODELS[cell.model]
     if cell.size:
         rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
-    return rows | ({"n_ssm": rows["n_ssm"] or rows["d_model"]} if cell.model == "s4" else {})
+    if cell.model == "s4":
+        rows["n_ssm"] = rows["n_ssm"] or rows["d_model"]
+    return rows
 
 
 def recipe(name, cell, mini=False, task=None, args=None):
@@ -584,14 +576,12 @@ def recipe(name, cell, mini=False, task=None, args=None):
     before, train = first["train"], second["train"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
-    if share is not None and cell.objective not in ALONE:  # what `train` has is the total of both halves
-        for unit in ("epochs", "steps", "hours"):
+    if share is not None and cell.objective not in ALONE:
+        for unit in ("epochs", "steps", "hours"):  # `train` has the total of both halves
             if total := train.get(unit):
                 part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
                 before[unit], train[unit] = part, total - part
-    if meant := train.pop(
-        "meant", None
-    ):  # a longer training stretches the cosine, or its end has a rate of 0
+    if meant := train.pop("meant", None):  # or the end of a longer training has a rate of 0
         longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
         train["horizon"] = max(round(train["horizon"] * longer), train.get("steps", 0))
     for half in (before, train):
@@ -607,16 +597,17 @@ def recipe(name, cell, mini=False, task=None, args=None):
 
 def flagged(args, name, cell, share, first, second):
     """Both halves as the flags want them: --lr and --epochs are the second's, others are for both."""
-    small = {row: value for row, value in SMOKE["model"].items() if first["model"].get(row) is not None}
-    smoke = ({"model": small, "train": SMOKE["train"] | {"epochs": epochs}} for epochs in (1, 4))
     if share is not None and (args.epochs or args.steps or args.limit):
         # A total of ours: equal batches make it equally many steps in every arm.
         scratch = trainings(name, cell._replace(objective="none"), args.mini)[1]["batch_size"]
         first["train"]["batch_size"] = second["train"]["batch_size"] = scratch
+    small = {row: value for row, value in SMOKE["model"].items() if first["model"].get(row)}
     before = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
-    halves = [common.flagged(*half, next(smoke)) for half in ((before, first), (args, second))]
-    for half in halves:
+    halves = []
+    for flags, half, epochs in ((before, first, 1), (args, second, 4)):
+        half = common.flagged(flags, half, {"model": small, "train": SMOKE["train"] | {"epochs": epochs}})
         half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
+        halves.append(half)
     return halves
 
 
@@ -657,15 +648,16 @@ def terms(args, name, cell, first, second, table):
     of both halves together. The paper's hours, and a rate of its grid where it prints none from scratch, are
     the paper's."""
     found, before = together(args, first, second), together(args, *table)
+    train, papers = found["train"], before["train"]
     if not args.mini:
-        if found["train"].get("epochs") != before["train"].get("epochs"):
-            before["train"]["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared
+        if train.get("epochs") != papers.get("epochs"):
+            papers["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared
         own = tuned(cell)[-1]
-        if " none" in own and own not in TUNED and second["train"]["lr"] in GRID:
-            before["train"]["lr"] = second["train"]["lr"]
-    papers = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
-    if found["train"].pop("hours", papers) != papers:
-        found["train"]["hours"] = args.hours
+        if " none" in own and own not in TUNED and train["lr"] in GRID:
+            papers["lr"] = train["lr"]
+    hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
+    if train.pop("hours", hours) != hours:
+        train["hours"] = args.hours
     return records.terms(found, before, args.limit)
 
 
@@ -675,9 +667,11 @@ def together(args, first, second):
     if args.steps:
         del train["epochs"]
     if first:
-        train |= {unit: train[unit] + first["train"][unit] for unit in ("epochs", "steps") if unit in train}
+        for unit in {"epochs", "steps"} & train.keys():
+            train[unit] += first["train"][unit]
         train["lr_pretrain"] = first["train"]["lr"]
-        train |= {"epochs_pretrain": first["train"]["epochs"]} if args.epochs_pretrain else {}
+        if args.epochs_pretrain:
+            train["epochs_pretrain"] = first["train"]["epochs"]
     return {"model": second["model"], "train": train}
 
 
@@ -686,8 +680,10 @@ def together(args, first, second):
 
 def paper_number(where, row):
     """The paper's accuracy in percent on a task, or on average over those of MEANS; NaN without a number."""
-    found = MEANS[where] if where in MEANS else {row: dict(zip(TASKS, PAPER.get(row, ()))).get(where)}
-    return found[row] if isinstance(found.get(row), float) else math.nan
+    if where in MEANS:
+        return MEANS[where].get(row, math.nan)
+    found = dict(zip(TASKS, PAPER.get(row, ()))).get(where)
+    return found if isinstance(found, float) else math.nan
 
 
 def report(args):
@@ -695,30 +691,33 @@ def report(args):
     records.report(args, __file__, "Self-pretraining", TASKS, data.TITLES, PAPER, notes=NOTES)
     if args.smoke or args.against:
         return
-    tiers = ("mini",) if args.mini else ("paper", "reduced", "mini") if args.report else ("paper", "reduced")
-    everything = args.report and (not args.task or "all" in args.task)
-    exp, chosen = records.experiment(__file__), TASKS if everything or "all" in args.task else args.task
+    everything = not args.task or "all" in args.task
+    exp, every_tier = records.experiment(__file__), args.report and not args.mini
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    print_restored([r for r in sum(both, []) if r["task"] in chosen and r["budget"] in tiers])
-    if everything and not args.mini:
+    shown = [r for r in both[0] + both[1] if everything or r["task"] in args.task]
+    shown = [r for r in shown if every_tier or (r["budget"] == "mini") == args.mini]
+    print_restored([r for r in shown if "pretraining" in r])
+    if everything and every_tier:
         both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
         for names, means in MEANS.items():
             paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
             records.print_averages(names, *both, paper)
-        plot(args, {place: records.best_recipe(x) for place, x in (both[1] | both[0]).items()})
+        found = {place: records.best_recipe(group) for place, group in (both[1] | both[0]).items()}
+        plot(found, args.out / f"{exp}.png")
 
 
 def print_restored(found):
-    """What the pretrainings restored, beside what one answer for everything would."""
-    groups, lines = records.grouped([r for r in found if "pretraining" in r], records.place), []
-    for task, row in sorted(groups, key=lambda place: (TASKS.index(place[0]), place[1])):
-        first = [r["pretraining"] for r in records.best_recipe(groups[task, row])]
+    """What the pretrainings of some records restored, beside what one answer for everything would."""
+    lines = []
+    for (task, row), group in records.grouped(found, records.place).items():
+        first = [r["pretraining"] for r in records.best_recipe(group)]
         columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
         numbers = [f"{100 * mean(values):.1f}" if values else "—" for values in columns]
-        lines.append([data.TITLES[task], row, *numbers, first[0].get("score") or "—"])
+        lines.append([TASKS.index(task), row, *numbers, first[0].get("score") or "—"])
     if lines:
         header = ["", "what the pretraining restored", "restored (%)", "commonest (%)", "the score"]
-        print(records.markdown(header, lines) + "\n")
+        rows = [[data.TITLES[TASKS[at]], *line] for at, *line in sorted(lines)]
+        print(records.markdown(header, rows) + "\n")
 
 
 # ------------------------------------------------------------------------------------------ the figures
@@ -730,46 +729,61 @@ def average(found, where, row):
     return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else math.nan
 
 
-def plot(args, found):
+def plot(found, path):
     """Figures 1, 2, 3 and 5 in one picture, from {(task, row): records} of the paper's budget. Figure 4, the
     kernels, is drawn by exp_kernels.py."""
     figure, axes = records.pyplot().subplots(1, 5, figsize=(26, 4.5), layout="constrained")
+    plot_bars(axes[0], found)
+    plot_fractions(axes[1], axes[2], found)
+    plot_training(axes[3], found, "text", "l1")
+    plot_training(axes[4], found, "image", "ce")  # its pixels restored as classes
+    for axis in axes:
+        axis.grid(alpha=0.3)
+    records.legend_below(figure, axes)
+    records.save_figure(figure, path)
+
+
+def plot_bars(axis, found):
+    """Figures 1 and 2: from scratch and after SPT, the paper's as bars, ours as dots."""
     s4 = "S4, from scratch", "S4, masked SPT"
-    bars = {"Transformer": (MEAN6, "Transformer, from scratch", "rotary Transformer, masked SPT")}
-    bars |= {"S4": (MEAN6, *s4), "S4,\nPath-X-256": ("pathx256", *s4)}
+    bars = {
+        "Transformer": (MEAN6, "Transformer, from scratch", "rotary Transformer, masked SPT"),
+        "S4": (MEAN6, *s4),
+        "S4,\nPath-X-256": ("pathx256", *s4),
+    }
     for model, init in product(("s4", "dlr"), INITS):
         rows = [Cell(model, objective, init).row() for objective in ("none", "masked")]
         bars[f"{NAMES[model]},\n{init}"] = TASKS4, *rows
     for i, (words, colour) in enumerate((("from scratch", records.GREY), ("after SPT", records.BLUE))):
         x = [place + 0.36 * (i - 0.5) for place in range(len(bars))]
         places = [(where, rows[i]) for where, *rows in bars.values()]
-        axes[0].bar(x, [paper_number(*at) for at in places], 0.34, color=colour, label=f"{words}, paper")
+        axis.bar(x, [paper_number(*at) for at in places], 0.34, color=colour, label=f"{words}, paper")
         ours = [average(found, *at) for at in places]
-        axes[0].plot(x, ours, "so"[i], color=records.ORANGE, label=f"{words}, ours")
-    axes[0].set(title="Figures 1 and 2", ylabel="test accuracy (%)", ylim=(40, 100))
-    axes[0].set_xticks(range(len(bars)), bars)
+        axis.plot(x, ours, "so"[i], color=records.ORANGE, label=f"{words}, ours")
+    axis.set(title="Figures 1 and 2", ylabel="test accuracy (%)", ylim=(40, 100))
+    axis.set_xticks(range(len(bars)), bars)
+
+
+def plot_fractions(accuracy, gain, found):
+    """Figure 3: S4 trained on few examples, and what SPT adds to it."""
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
-        arms = [[Cell("s4", arm, fraction=f).row() for f in FRACTIONS] for arm in ("none", "masked")]
-        none, spt = ([average(found, name, row) for row in rows] for rows in arms)
-        axes[1].plot(FRACTIONS, none, "o--", color=colour, label=f"{data.TITLES[name]}, from scratch")
-        axes[1].plot(FRACTIONS, spt, "o-", color=colour, label=f"{data.TITLES[name]}, after SPT")
-        gain = [100 * (after / before - 1) for before, after in zip(none, spt)]
-        axes[2].plot(FRACTIONS, gain, "o-", color=colour, label=data.TITLES[name])
-    for axis, words in zip(axes[1:3], ("test accuracy (%)", "relative gain (%)")):
+        title, lines = data.TITLES[name], {}
+        for arm, words, style in (("none", "from scratch", "o--"), ("masked", "after SPT", "o-")):
+            lines[arm] = [average(found, name, Cell("s4", arm, fraction=f).row()) for f in FRACTIONS]
+            accuracy.plot(FRACTIONS, lines[arm], style, color=colour, label=f"{title}, {words}")
+        gains = [100 * (after / before - 1) for before, after in zip(*lines.values())]
+        gain.plot(FRACTIONS, gains, "o-", color=colour, label=title)
+    for axis, words in ((accuracy, "test accuracy (%)"), (gain, "relative gain (%)")):
         axis.set(title="Figure 3: S4", xlabel="share of the training examples", ylabel=words, xscale="log")
-    plot_training(axes[3], found, "text", "l1")
-    plot_training(axes[4], found, "image", "ce")  # its pixels restored as classes
-    for axis in axes:
-        axis.grid(alpha=0.3)
-    records.legend_below(figure, axes)
-    records.save_figure(figure, args.out / f"{records.experiment(__file__)}.png")
 
 
 def plot_training(axis, found, name, loss):
     """Figure 5: training accuracy of the Transformer against epochs, 40 % of them for the pretraining."""
     alone = found.get((name, Cell("transformer", "none", share=0.0).row()))
     spt = found.get((name, Cell("transformer", "masked", share=0.4, image_loss=loss).row()))
-    curves = [(alone[0]["train_curve"], 1, "--", records.BLUE, "labels from scratch")] if alone else []
+    curves = []
+    if alone:
+        curves.append((alone[0]["train_curve"], 1, "--", records.BLUE, "labels from scratch"))
     if spt:
         first = spt[0]["pretraining"]["train_curve"]
         curves.append((first, 1, "-", records.ORANGE, "restoring masked symbols"))
@@ -800,15 +814,17 @@ CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"],
 
 def plain(name, cell, args):
     """The cell as if flags that change nothing on this task had not been given."""
-    fraction, share, objective = cell.fraction, cell.share, cell.objective
-    if share == 0 and objective != "multitask":  # no epochs for a first half
-        objective = "none"
-    if share is not None and objective in ALONE:  # all of a total is its own; TIED has another total
-        share = None if args.mini or args.epochs or args.steps else 0.0
-    if args.mini:
-        share, fraction = None if share == MINI_SHARE else share, None if fraction == 1 else fraction
-    loss = cell.image_loss if name == "image" and objective != "none" else "l1"
-    return cell._replace(objective=objective, fraction=fraction, share=share, image_loss=loss)
+    if cell.share == 0 and cell.objective != "multitask":  # no epochs for a first half
+        cell = cell._replace(objective="none")
+    if cell.share is not None and cell.objective in ALONE:  # all of a total is its own; TIED has another
+        cell = cell._replace(share=None if args.mini or args.epochs or args.steps else 0.0)
+    if args.mini and cell.share == MINI_SHARE:
+        cell = cell._replace(share=None)
+    if args.mini and cell.fraction == 1:
+        cell = cell._replace(fraction=None)
+    if name != "image" or cell.objective == "none":
+        cell = cell._replace(image_loss="l1")
+    return cell
 
 
 def cells(args, name):
@@ -816,11 +832,13 @@ def cells(args, name):
     wanted = DEFAULTS | ({"objective": ("masked",)} if args.smoke else {}) | FIGURES.get(args.figure, {})
     if name not in wanted.get("task", TASKS):
         return []
-    given = {flag: values for flag in Cell._fields if (values := getattr(args, flag))}
-    wanted |= {flag: common.chosen(values, CHOICES.get(flag, values)) for flag, values in given.items()}
+    for flag in Cell._fields:
+        if values := getattr(args, flag):
+            wanted[flag] = common.chosen(values, CHOICES.get(flag, values))
     there = models_of(name, args.mini)
     if missing := [model for model in wanted["model"] if model not in there]:
-        print(f"{data.TITLES[name]}: there is no recipe for {', '.join(missing)}, left out")
+        known = ", ".join(there) or "none"
+        print(f"{data.TITLES[name]}: {', '.join(missing)} left out; models with a recipe: {known}")
     wanted["model"] = [model for model in wanted["model"] if model in there]
     every = (Cell(*values) for values in product(*(wanted.get(flag, [None]) for flag in Cell._fields)))
     return list(dict.fromkeys(plain(name, cell, args) for cell in every))
@@ -828,24 +846,23 @@ def cells(args, name):
 
 def models_of(name, mini=False):
     """The models that have a recipe for a task."""
-    there = [model for model, table in MODELS.items() if table["model"]["depth"][TASKS.index(name)]]
-    return there if not mini or name in MINI_EPOCHS else []
+    if mini and name not in MINI_EPOCHS:
+        return []
+    return [model for model, table in MODELS.items() if table["model"]["depth"][TASKS.index(name)]]
 
 
 def check(args, chosen):
     """Raise UserError, before anything is loaded, for flags that do not go together."""
-    two = [cell for _, cell in chosen if cell.objective not in ALONE]
-    shared = two and (args.mini or args.steps or any(cell.share is not None for cell in two))
-    have = ", ".join(f"{n} {' '.join(models_of(n, args.mini)) or 'none'}" for n in args.task if n != "all")
-    figure = f" (--figure {args.figure} is about other tasks)" if args.figure else ""
-    sized = [(name, cell.model) for name, cell in chosen if cell.size]
-    ordered = [(name, cell.objective) for name, cell in chosen if cell.stride != 1]
+    halves = [cell for _, cell in chosen if cell.objective not in ALONE]
+    shared = halves and (args.mini or args.steps or any(cell.share is not None for cell in halves))
     # fmt: off
     mistakes = [
-        (not chosen, f"nothing to run{figure}; models with a recipe: {have}"),
-        (any(name not in SIZED or model not in SIZES for name, model in sized),
+        (not chosen, f"--task {' '.join(args.task)}: nothing to run; not every task has every model, few "
+            "have a mini tier, and a --figure has tasks of its own"),
+        (any(cell.size and not (name in SIZED and cell.model in SIZES) for name, cell in chosen),
             "--size goes with --task image, text or listops and --model rotary or s4"),
-        (("scifar", "multitask") in ordered, "--stride: multitask on sCIFAR has the paper's order only"),
+        (any(name == "scifar" and c.objective == "multitask" and c.stride != 1 for name, c in chosen),
+            "--stride: multitask on sCIFAR has the paper's order only"),
         (args.set_last_tenth and not args.mini, "--set-last-tenth: paper B's schedule has no such step"),
         (shared and args.epochs_pretrain,
             "--epochs-pretrain does not go with --share, --steps, --figure 5 and --mini; give --share"),
