@@ -121,7 +121,7 @@ def test_every_command_parses(command, reached, monkeypatch):
         raise reached
 
     monkeypatch.setattr(data, "require", lambda names, args: names)  # as if Retrieval had been fetched
-    for name in ("report", "plot_curves"):
+    for name in ("run_cell", "report", "plot_curves"):
         monkeypatch.setattr(records, name, begun)
     if script in ("bench", "claims", "data"):  # which begin at once
         parse = argparse.ArgumentParser.parse_args
