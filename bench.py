@@ -59,15 +59,13 @@ def recipe(model, name):
     return found
 
 
-def empty_task(name, recipe):
-    """The smoke stand-in of a task, with the techniques of a recipe."""
+def stand_in(name, recipe, examples=0):
+    """The smoke stand-in of a task, with the techniques of a recipe; with `examples`, that many random ones
+    whose lengths are those of the real task."""
     flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=None, smoke=True, mini=False)
-    return data.load_for(flags, name, recipe, seed=0)
-
-
-def stand_in(name, examples, recipe):
-    """A task of that many random examples whose lengths are those of the real one."""
-    task, draw = empty_task(name, recipe), np.random.default_rng(0)
+    task, draw = data.load_for(flags, name, recipe, seed=0), np.random.default_rng(0)
+    if not examples:
+        return task
     if name == "listops":
         tokens, offsets, _ = listops.generate_listops(examples, seed=0)
     else:
@@ -107,37 +105,33 @@ def measure_step(model, name, args):
     if args.smoke:
         cell = common.changed(cell, exp_multitask.SMOKE)
     hp, autocast = cell["train"], common.autocast_on(device, args.amp)
-    task = stand_in(name, (4 if args.smoke else 20) * hp["batch_size"], cell).to(device)
+    batch_size, on_cpu = hp["batch_size"], device.type == "cpu"
+    task = stand_in(name, cell, (4 if args.smoke else 20) * batch_size).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
     network = exp_multitask.build(task, cell).to(device).train()
     optimizer = common.make_optimizer(network, hp)
-    plan = task.plan(hp["batch_size"], torch.Generator().manual_seed(0), True)
-    chosen, longest = sample(task, plan, args.steps or (4 if device.type == "cpu" else 20))
+    plan = task.plan(batch_size, torch.Generator().manual_seed(0), True)
+    chosen, longest = sample(task, plan, args.steps or (4 if on_cpu else 20))
+    synchronize = getattr(torch, device.type).synchronize
 
-    def train(plan):
-        at = {"totals": {}}
+    def seconds(plan):
+        at, start = {"totals": {}}, time.perf_counter()
         for batch in task.training_batches(plan, noise, 0):
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
+        synchronize()
+        return time.perf_counter() - start
 
-    train([longest])  # memory is allocated, the optimiser has its state
+    seconds([longest])  # memory is allocated, the optimiser has its state
     if args.compile:
         network.one_length = task.one_length
         network.compile(mode=args.compile)
     common.reset_peak(device)
     common.keep_pages(device)
-    if args.compile or device.type != "cpu":  # every shape once more, as it will be timed
-        train(chosen)
-    synchronize, seconds = getattr(torch, device.type).synchronize, []
-    for _ in range(3):
-        synchronize()
-        start = time.perf_counter()
-        train(chosen)
-        synchronize()
-        seconds.append(time.perf_counter() - start)
-    ms = 1000 * min(seconds) / len(chosen)
-    row = {"batch": hp["batch_size"], "ms": ms, "ex/s": 1000 * hp["batch_size"] / ms}
-    row |= {"peak GB": common.peak_gb(device)}
+    if args.compile or not on_cpu:  # every shape once more, as it will be timed
+        seconds(chosen)
+    ms = 1000 * min(seconds(chosen) for _ in range(3)) / len(chosen)
+    row = {"batch": batch_size, "ms": ms, "ex/s": 1000 * batch_size / ms, "peak GB": common.peak_gb(device)}
     return row | {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
 
 
@@ -191,12 +185,9 @@ def largest_part(card, state, kept_by, batch_size, splittable):
 def count_memory(model, name, args):
     """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute."""
     cell = recipe(model, name)
-    batch_size, as_on_a_gpu = (
-        cell["train"]["batch_size"],
-        dict(surely_full=lambda mask: False, MOST_SCORES={}),
-    )
-    with mock.patch.multiple(models, chunked_conv1d=conv1d, **as_on_a_gpu):
-        task = empty_task(name, cell)
+    batch_size, on_gpu = cell["train"]["batch_size"], {"surely_full": lambda mask: False, "MOST_SCORES": {}}
+    with mock.patch.multiple(models, chunked_conv1d=conv1d, **on_gpu):
+        task = stand_in(name, cell)
         network = exp_multitask.build(task, cell)
         kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
         state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments

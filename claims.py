@@ -10,6 +10,7 @@ below is literal: nothing in it is computed. docs/claims.md says how a verdict i
 """
 
 import argparse
+import functools
 import importlib
 import itertools
 import json
@@ -33,10 +34,10 @@ UNDECIDED, NOT_TESTED, NOT_RUN = "undecided", "not tested", "not run"
 class Claim(NamedTuple):
     name: str
     words: str
-    cells: tuple  # of (sign, exp, task, "row; terms")
     low: float | None  # bounds in points, None: open
     high: float | None
     bound: str  # when the bounds were entered, UTC
+    cells: tuple  # of (sign, exp, task, "row; terms")
     note: str = ""
 
 
@@ -55,260 +56,236 @@ def minus(cells):
     return tuple((-sign, *cell) for sign, *cell in cells)
 
 
-def gain(task, model, spt="masked SPT", scratch="from scratch"):
+def gain(task, model, pretraining="masked SPT", terms=""):
     """The cells of "what does self-pretraining give this model?"."""
-    return lead("spt", task, f"{model}, {spt}", f"{model}, {scratch}")
+    return spt(task, f"{model}, {pretraining}{terms}", f"{model}, from scratch{terms}")
 
 
 def shuffling(terms):
     """The cells of "what does shuffling give the Transformer on ListOps?"."""
-    return lead("multitask", "listops", "Transformer" + terms, "Transformer" + PLAIN + terms)
+    return multitask("listops", "Transformer" + terms, "Transformer" + PLAIN + terms)
 
 
 # fmt: off
+scripts = "locality", "multitask", "kernels", "spt", "range"
+locality, multitask, kernels, spt, orders = (functools.partial(lead, script) for script in scripts)
 PLAIN, BAG, FEW = ", no techniques", "K=1 (bag of symbols)", "; 5,000 examples, 36 epochs"
 NEW = "2026-11-25 00:27"  # docs/notebook.md, before any of these runs
-DENOISING = lead("multitask", "text", "Transformer", "Transformer" + PLAIN)
-ROTARY, S4 = "rotary Transformer", "S4"
+DENOISING = multitask("text", "Transformer", "Transformer" + PLAIN)
+ROTARY = "rotary Transformer"
 TWO_SIDED = "until 2026-11-25 also at most 2"
 UNFINISHED = "too short: the random start's pretraining is unfinished"
 PLAN = "asked in this round's plan"
+USUAL = gain("text", ROTARY, "causal SPT")
+APART = gain("text", ROTARY, "causal SPT", ", s=16")
+RANDOM = gain("text", ROTARY, "causal SPT", ", s=random")
 
 SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" are the papers
     ("A", "kernels of size 5 suffice [for text]", "Section 1"): [
-        Claim("text-30", "Text, denoising, 30 epochs: K = 31 over K = 5",
-              lead("locality", "text", "K=31; 30 epochs", "K=5; 30 epochs"),
-              None, 1.5, "2026-11-23 22:34"),
-        Claim("text-plain", "Text, no techniques: K = 31 over K = 5",
-              lead("locality", "text", "K=31" + PLAIN, "K=5" + PLAIN), None, 1.5, "2026-11-22 21:23"),
-        Claim("text-10", "Text, denoising, 10 epochs: K = 31 over K = 5",
-              lead("locality", "text", "K=31", "K=5"), None, 1.5, "2026-11-22 18:00",
-              "too short: K = 5 still underfits; after 30 epochs it has caught up"),
+        ("text-30", "Text, denoising, 30 epochs: K = 31 over K = 5", None, 1.5, "2026-11-23 22:34",
+         locality("text", "K=31; 30 epochs", "K=5; 30 epochs")),
+        ("text-plain", "Text, no techniques: K = 31 over K = 5", None, 1.5, "2026-11-22 21:23",
+         locality("text", "K=31" + PLAIN, "K=5" + PLAIN)),
+        ("text-10", "Text, denoising, 10 epochs: K = 31 over K = 5", None, 1.5, "2026-11-22 18:00",
+         locality("text", "K=31", "K=5"),
+         "too short: K = 5 still underfits; after 30 epochs it has caught up"),
     ],
     ("A", "46.63 % (K = 5), 64.47 (11), 79.84 (31) on CIFAR10; 45.24, 50.59, 52.93 on ListOps",
      "Table 1, numbers instead of a sentence"): [
-        Claim("image-31", "Image: K = 31 over K = 5", lead("locality", "image", "K=31", "K=5"),
-              5, None, "2026-11-22 18:00", "K = 31 has 4.6 times the parameters"),
-        Claim("image-11", "Image: K = 11 over K = 5", lead("locality", "image", "K=11", "K=5"),
-              2, None, "2026-11-24 01:39"),
-        Claim("listops-31", "ListOps: K = 31 over K = 5", lead("locality", "listops", "K=31", "K=5"),
-              2, None, "2026-11-22 18:00"),
-        Claim("listops-11", "ListOps: K = 11 over K = 5", lead("locality", "listops", "K=11", "K=5"),
-              1, None, "2026-11-24 01:39"),
+        ("image-31", "Image: K = 31 over K = 5", 5, None, "2026-11-22 18:00",
+         locality("image", "K=31", "K=5"), "K = 31 has 4.6 times the parameters"),
+        ("image-11", "Image: K = 11 over K = 5", 2, None, "2026-11-24 01:39",
+         locality("image", "K=11", "K=5")),
+        ("listops-31", "ListOps: K = 31 over K = 5", 2, None, "2026-11-22 18:00",
+         locality("listops", "K=31", "K=5")),
+        ("listops-11", "ListOps: K = 11 over K = 5", 1, None, "2026-11-24 01:39",
+         locality("listops", "K=11", "K=5")),
     ],
     ("A", "not using our training techniques causes a massive drop in accuracy", "Section 7"): [
-        Claim("denoising", "Text: denoising helps the Transformer", DENOISING, 2, None, "2026-11-22 18:30",
-              "without it the Transformer stays near a bag of symbols"),
-        Claim("shuffling", "ListOps, 48,000 examples, 6 epochs: shuffling helps", shuffling(""),
-              2, None, "2026-11-22 18:30", "without it nothing is overfitted yet: outside its regime"),
-        Claim("shuffling-40", "ListOps, 48,000 examples, 40 epochs: shuffling helps",
-              shuffling("; 40 epochs"), 2, None, NEW),
-        Claim("augment", "Image, 5,000 images: A's augmentation helps the Transformer",
-              lead("multitask", "image", f"Transformer{FEW}, augment paper", "Transformer" + PLAIN + FEW),
-              2, None, "2026-11-24 07:28"),
+        ("denoising", "Text: denoising helps the Transformer", 2, None, "2026-11-22 18:30", DENOISING,
+         "without it the Transformer stays near a bag of symbols"),
+        ("shuffling", "ListOps, 48,000 examples, 6 epochs: shuffling helps", 2, None, "2026-11-22 18:30",
+         shuffling(""), "without it nothing is overfitted yet: outside its regime"),
+        ("shuffling-40", "ListOps, 48,000 examples, 40 epochs: shuffling helps", 2, None, NEW,
+         shuffling("; 40 epochs")),
+        ("augment", "Image, 5,000 images: A's augmentation helps the Transformer", 2, None,
+         "2026-11-24 07:28",
+         multitask("image", f"Transformer{FEW}, augment paper", "Transformer" + PLAIN + FEW)),
     ],
     ("A", "we can generate many more training samples from the same input data", "Section 3, ListOps"): [
-        Claim("shuffling-12000", "ListOps, 12,000 examples, 40 epochs: shuffling helps",
-              shuffling("; 12,000 examples, 40 epochs"), 2, None, "2026-11-24 12:27"),
-        Claim("shuffling-3000", "ListOps, 3,000 examples, 6,000 steps: shuffling helps",
-              shuffling("; 3,000 examples, 6,000 steps"), 2, None, "2026-11-22 23:50"),
+        ("shuffling-12000", "ListOps, 12,000 examples, 40 epochs: shuffling helps", 2, None,
+         "2026-11-24 12:27", shuffling("; 12,000 examples, 40 epochs")),
+        ("shuffling-3000", "ListOps, 3,000 examples, 6,000 steps: shuffling helps", 2, None,
+         "2026-11-22 23:50", shuffling("; 3,000 examples, 6,000 steps")),
     ],
     ("A", "our techniques do not seem to improve the performance of MEGA. In fact, it gets slightly worse",
      "Section 4"): [
-        Claim("mega", "Text: denoising helps MEGA less than the Transformer",
-              DENOISING + minus(lead("multitask", "text", "MEGA", "MEGA" + PLAIN)),
-              1, None, "2026-11-22 18:30"),
-        Claim("a-mega", "Text: denoising helps paper A's MEGA less than the Transformer",
-              DENOISING + minus(lead("multitask", "text", "paper A's MEGA", "paper A's MEGA" + PLAIN)),
-              1, None, "2026-11-22 18:30"),
+        ("mega", "Text: denoising helps MEGA less than the Transformer", 1, None, "2026-11-22 18:30",
+         DENOISING + minus(multitask("text", "MEGA", "MEGA" + PLAIN))),
+        ("a-mega", "Text: denoising helps paper A's MEGA less than the Transformer", 1, None,
+         "2026-11-22 18:30",
+         DENOISING + minus(multitask("text", "paper A's MEGA", "paper A's MEGA" + PLAIN))),
     ],
     ("A", "The gMLP model achieves performance comparable to both SSM models and even outperforms them on "
      "average", "Section 5"): [
-        Claim("image-s4", "Image: gMLP over S4", lead("kernels", "image", "gMLP", "S4"),
-              -1.5, None, "2026-11-22 18:30"),
-        Claim("text-s4", "Text: gMLP over S4", lead("kernels", "text", "gMLP", "S4"),
-              -1.5, None, "2026-11-22 18:30"),
-        Claim("image-s5", "Image: gMLP over S5", lead("kernels", "image", "gMLP", "S5"),
-              -1.5, None, "2026-11-23 22:34"),
-        Claim("image-12-s4", "Image, 12 epochs: gMLP over S4",
-              lead("kernels", "image", "gMLP; 12 epochs", "S4; 12 epochs"), -1.5, None, "2026-11-24 07:12"),
-        Claim("image-12-s5", "Image, 12 epochs: gMLP over S5",
-              lead("kernels", "image", "gMLP; 12 epochs", "S5; 12 epochs"), -1.5, None, "2026-11-24 07:12"),
-        Claim("image-12-s5-augment", "Image, 12 epochs, A's augmentation: gMLP over S5",
-              lead("kernels", "image", "gMLP; 12 epochs, augment paper", "S5; 12 epochs, augment paper"),
-              -1.5, None, "2026-11-24 12:27"),
+        ("image-s4", "Image: gMLP over S4", -1.5, None, "2026-11-22 18:30", kernels("image", "gMLP", "S4")),
+        ("text-s4", "Text: gMLP over S4", -1.5, None, "2026-11-22 18:30", kernels("text", "gMLP", "S4")),
+        ("image-s5", "Image: gMLP over S5", -1.5, None, "2026-11-23 22:34", kernels("image", "gMLP", "S5")),
+        ("image-12-s4", "Image, 12 epochs: gMLP over S4", -1.5, None, "2026-11-24 07:12",
+         kernels("image", "gMLP; 12 epochs", "S4; 12 epochs")),
+        ("image-12-s5", "Image, 12 epochs: gMLP over S5", -1.5, None, "2026-11-24 07:12",
+         kernels("image", "gMLP; 12 epochs", "S5; 12 epochs")),
+        ("image-12-s5-augment", "Image, 12 epochs, A's augmentation: gMLP over S5", -1.5, None,
+         "2026-11-24 12:27",
+         kernels("image", "gMLP; 12 epochs, augment paper", "S5; 12 epochs, augment paper")),
     ],
     ("A", "the restrictions on the kernel synthesized by Li et al. are not necessary when enriching the data "
      "or training process with proper strategies", "Section 1"): [
-        Claim("image-sgconv", "Image: gMLP over SGConv", lead("kernels", "image", "gMLP", "SGConv"),
-              -1.5, None, NEW),
-        Claim("text-sgconv", "Text: gMLP over SGConv", lead("kernels", "text", "gMLP", "SGConv"),
-              -1.5, None, "2026-11-25 00:35"),
+        ("image-sgconv", "Image: gMLP over SGConv", -1.5, None, NEW, kernels("image", "gMLP", "SGConv")),
+        ("text-sgconv", "Text: gMLP over SGConv", -1.5, None, "2026-11-25 00:35",
+         kernels("text", "gMLP", "SGConv")),
     ],
     ("A", "The learned embeddings are very inferior to the other two, and rotary embeddings are superior to "
      "the summed sinusoidal ones, with small margins except for the ListOps task", "Section 7"): [
-        Claim("listops-learned", "ListOps: rotary over learned",
-              ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "learned")),
-              2, None, "2026-11-22 18:30"),
-        Claim("listops-sinusoidal", "ListOps: rotary over sinusoidal",
-              ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "sinusoidal")),
-              2, None, "2026-11-22 18:30"),
-        Claim("image-learned", "Image: rotary over learned",
-              lead("positional", "image", "rotary", "learned"), 2, None, "2026-11-22 18:30",
-              "both fit a third of their training set only, and the sign depends on the rate"),
+        ("listops-learned", "ListOps: rotary over learned", 2, None, "2026-11-22 18:30",
+         ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "learned"))),
+        ("listops-sinusoidal", "ListOps: rotary over sinusoidal", 2, None, "2026-11-22 18:30",
+         ((1, "multitask", "listops", "Transformer"), (-1, "positional", "listops", "sinusoidal"))),
+        ("image-learned", "Image: rotary over learned", 2, None, "2026-11-22 18:30",
+         lead("positional", "image", "rotary", "learned"),
+         "both fit a third of their training set only, and the sign depends on the rate"),
     ],
     ("A", "We achieved a comparable performance with Amos et al. without the need for a pretraining phase",
      "Section 4"): [
-        Claim("multitask-masked", "Text: both losses at once over masked SPT, equal steps",
-              lead("spt", "text", ROTARY + ", multitask", ROTARY + ", masked SPT"),
-              -2, None, "2026-11-23 09:44", TWO_SIDED),
-        Claim("multitask-causal", "Text: both losses at once over causal SPT, equal steps",
-              lead("spt", "text", ROTARY + ", multitask", ROTARY + ", causal SPT"),
-              -2, None, "2026-11-24 01:39", TWO_SIDED),
-        Claim("multitask-labels", "Text: both losses at once over masked SPT, equal epochs of labels",
-              lead("spt", "text", ROTARY + ", multitask; 4 of 8 epochs", ROTARY + ", masked SPT"),
-              -2, None, "2026-11-23 09:44", "half of the steps; " + TWO_SIDED),
+        ("multitask-masked", "Text: both losses at once over masked SPT, equal steps", -2, None,
+         "2026-11-23 09:44", spt("text", ROTARY + ", multitask", ROTARY + ", masked SPT"), TWO_SIDED),
+        ("multitask-causal", "Text: both losses at once over causal SPT, equal steps", -2, None,
+         "2026-11-24 01:39", spt("text", ROTARY + ", multitask", ROTARY + ", causal SPT"), TWO_SIDED),
+        ("multitask-labels", "Text: both losses at once over masked SPT, equal epochs of labels", -2, None,
+         "2026-11-23 09:44", spt("text", ROTARY + ", multitask; 4 of 8 epochs", ROTARY + ", masked SPT"),
+         "half of the steps; " + TWO_SIDED),
     ],
     ("B", "very small gaps between Transformers and state space models (SSMs)", "abstract"): [
-        Claim("gap-text", "Text: masked SPT narrows S4's lead (sinusoidal positions, 8 epochs)",
-              gain("text", "Transformer") + minus(gain("text", S4)), 2, None, "2026-11-22 18:32"),
-        Claim("gap-rotary", "Text, rotary: masked SPT narrows S4's lead, 8 epochs",
-              gain("text", ROTARY) + minus(gain("text", S4)), 2, None, "2026-11-23 09:44"),
-        Claim("gap-rotary-16", "Text, rotary: masked SPT narrows S4's lead, 16 epochs",
-              gain("text", ROTARY, "masked SPT, 75% SPT; 16 epochs", "from scratch; 16 epochs")
-              + minus(gain("text", S4, "masked SPT, 75% SPT; 16 epochs", "from scratch; 16 epochs")),
-              2, None, "2026-11-23 22:34"),
-        Claim("gap-image", "Image: masked SPT narrows S4's lead",
-              gain("image", "Transformer") + minus(gain("image", S4)), 2, None, "2026-11-22 18:32"),
+        ("gap-text", "Text: masked SPT narrows S4's lead (sinusoidal positions, 8 epochs)", 2, None,
+         "2026-11-22 18:32", gain("text", "Transformer") + minus(gain("text", "S4"))),
+        ("gap-rotary", "Text, rotary: masked SPT narrows S4's lead, 8 epochs", 2, None, "2026-11-23 09:44",
+         gain("text", ROTARY) + minus(gain("text", "S4"))),
+        ("gap-rotary-16", "Text, rotary: masked SPT narrows S4's lead, 16 epochs", 2, None,
+         "2026-11-23 22:34",
+         gain("text", ROTARY, "masked SPT, 75% SPT", "; 16 epochs")
+         + minus(gain("text", "S4", "masked SPT, 75% SPT", "; 16 epochs"))),
+        ("gap-image", "Image: masked SPT narrows S4's lead", 2, None, "2026-11-22 18:32",
+         gain("image", "Transformer") + minus(gain("image", "S4"))),
     ],
     ("B", "they [structured parameterizations] become mostly redundant in the presence of data-driven "
      "initialization obtained through pretraining", "abstract"): [
-        Claim("start-s4", "Image, S4: SPT makes up for a random start",
-              gain("image", S4, "masked SPT, random start", "from scratch, random start")
-              + minus(gain("image", S4)), 2, None, "2026-11-22 18:32"),
-        Claim("start-dlr", "Image, DLR: SPT makes up for a random start",
-              gain("image", "DLR", "masked SPT, random start", "from scratch, random start")
-              + minus(gain("image", "DLR")), 2, None, "2026-11-22 18:32"),
-        Claim("left-s4", "Image, S4: structured over random start after SPT",
-              lead("spt", "image", "S4, masked SPT", "S4, masked SPT, random start"),
-              None, 3, "2026-11-23 23:32", UNFINISHED),
-        Claim("left-dlr", "Image, DLR: structured over random start after SPT",
-              lead("spt", "image", "DLR, masked SPT", "DLR, masked SPT, random start"),
-              None, 3, "2026-11-23 23:32", UNFINISHED),
-        Claim("left-s4-20", "Image, S4: the same, 18 of 20 epochs pretraining",
-              lead("spt", "image", "S4, masked SPT, 90% SPT; 20 epochs",
-                   "S4, masked SPT, random start, 90% SPT; 20 epochs"), None, 3, NEW),
-        Claim("left-dlr-20", "Image, DLR: the same, 18 of 20 epochs pretraining",
-              lead("spt", "image", "DLR, masked SPT, 90% SPT; 20 epochs",
-                   "DLR, masked SPT, random start, 90% SPT; 20 epochs"), None, 3, NEW),
+        ("start-s4", "Image, S4: SPT makes up for a random start", 2, None, "2026-11-22 18:32",
+         gain("image", "S4", "masked SPT", ", random start") + minus(gain("image", "S4"))),
+        ("start-dlr", "Image, DLR: SPT makes up for a random start", 2, None, "2026-11-22 18:32",
+         gain("image", "DLR", "masked SPT", ", random start") + minus(gain("image", "DLR"))),
+        ("left-s4", "Image, S4: structured over random start after SPT", None, 3, "2026-11-23 23:32",
+         spt("image", "S4, masked SPT", "S4, masked SPT, random start"), UNFINISHED),
+        ("left-dlr", "Image, DLR: structured over random start after SPT", None, 3, "2026-11-23 23:32",
+         spt("image", "DLR, masked SPT", "DLR, masked SPT, random start"), UNFINISHED),
+        ("left-s4-20", "Image, S4: the same, 18 of 20 epochs pretraining", None, 3, NEW,
+         spt("image", "S4, masked SPT, 90% SPT; 20 epochs",
+             "S4, masked SPT, random start, 90% SPT; 20 epochs")),
+        ("left-dlr-20", "Image, DLR: the same, 18 of 20 epochs pretraining", None, 3, NEW,
+         spt("image", "DLR, masked SPT, 90% SPT; 20 epochs",
+             "DLR, masked SPT, random start, 90% SPT; 20 epochs")),
     ],
     ("B", "SPT is especially beneficial with limited data", "in a summary of B; the paper: Figure 3"): [
-        Claim("scarce", "Image, S4: SPT gains more with 1 % of the images than with all",
-              gain("image", S4, "masked SPT, 1%", "from scratch, 1%") + minus(gain("image", S4)),
-              1, None, "2026-11-22 18:32", "mostly what SPT costs with all images, where it takes half of "
-              "the steps; with 1 % it gives little"),
+        ("scarce", "Image, S4: SPT gains more with 1 % of the images than with all", 1, None,
+         "2026-11-22 18:32", gain("image", "S4", "masked SPT", ", 1%") + minus(gain("image", "S4")),
+         "mostly what SPT costs with all images, where it takes half of the steps; with 1 % it gives little"),
     ],
     ("ours", "small kernels need near neighbours, long free kernels do not", "docs/dial.md"): [
-        Claim("reach-16", "Text, 16 apart: K = 31 over K = 5",
-              lead("range", "text", "K=31, no techniques, s=16", "K=5, no techniques, s=16"),
-              2, None, "2026-11-22 21:22"),
-        Claim("reach-4", "Text, 4 apart: K = 31 over K = 5",
-              lead("range", "text", "K=31, no techniques, s=64", "K=5, no techniques, s=64"),
-              2, None, "2026-11-23 07:56"),
-        Claim("gmlp-text-16", "Text, 16 apart: gMLP loses little", dial("kernels", "text", "gMLP", 16),
-              None, 2, "2026-11-22 21:22"),
-        Claim("gmlp-text-64", "Text, 64 apart: gMLP loses little", dial("kernels", "text", "gMLP", 4),
-              None, 2, "2026-11-23 19:31"),
-        Claim("gmlp-image-64", "Image, 64 apart: gMLP loses little", dial("range", "image", "gMLP", 4),
-              None, 2, "2026-11-23 19:31"),
-        Claim("gmlp-image-4", "Image, 4 apart: gMLP loses little", dial("range", "image", "gMLP", 64),
-              None, 2, "2026-11-23 19:31"),
-        Claim("s4-text-16", "Text, 16 apart: S4 loses more than gMLP",
-              dial("kernels", "text", "S4", 16) + minus(dial("kernels", "text", "gMLP", 16)),
-              1, None, "2026-11-22 21:22"),
-        Claim("k5-image-4", "Image, 4 apart: K = 5 loses", dial("range", "image", "K=5", 64),
-              2, None, "2026-11-23 19:31"),
-        Claim("k5-transposed", "Image, transposed: K = 5 stays", dial("range", "image", "K=5", 16),
-              -2.5, 2.5, "2026-11-23 13:55"),
-        Claim("gmlp-random", "Text, random order: gMLP loses", dial("kernels", "text", "gMLP", "random"),
-              5, None, "2026-11-23 13:55"),
-        Claim("k31-image-random", "Image, random order: K = 31 over a bag of symbols",
-              lead("range", "image", f"K=31{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random"),
-              None, 5, "2026-11-23 13:55"),
-        Claim("gmlp-image-random", "Image, random order: gMLP over a bag of symbols",
-              lead("range", "image", f"gMLP{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random"),
-              None, 5, "2026-11-23 13:55"),
-        Claim("gmlp-image-rotated", "Image, random order and rotated: gMLP over a bag of symbols",
-              lead("range", "image", f"gMLP{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
-              None, 5, "2026-11-23 19:31"),
+        ("reach-16", "Text, 16 apart: K = 31 over K = 5", 2, None, "2026-11-22 21:22",
+         orders("text", "K=31, no techniques, s=16", "K=5, no techniques, s=16")),
+        ("reach-4", "Text, 4 apart: K = 31 over K = 5", 2, None, "2026-11-23 07:56",
+         orders("text", "K=31, no techniques, s=64", "K=5, no techniques, s=64")),
+        ("gmlp-text-16", "Text, 16 apart: gMLP loses little", None, 2, "2026-11-22 21:22",
+         dial("kernels", "text", "gMLP", 16)),
+        ("gmlp-text-64", "Text, 64 apart: gMLP loses little", None, 2, "2026-11-23 19:31",
+         dial("kernels", "text", "gMLP", 4)),
+        ("gmlp-image-64", "Image, 64 apart: gMLP loses little", None, 2, "2026-11-23 19:31",
+         dial("range", "image", "gMLP", 4)),
+        ("gmlp-image-4", "Image, 4 apart: gMLP loses little", None, 2, "2026-11-23 19:31",
+         dial("range", "image", "gMLP", 64)),
+        ("s4-text-16", "Text, 16 apart: S4 loses more than gMLP", 1, None, "2026-11-22 21:22",
+         dial("kernels", "text", "S4", 16) + minus(dial("kernels", "text", "gMLP", 16))),
+        ("k5-image-4", "Image, 4 apart: K = 5 loses", 2, None, "2026-11-23 19:31",
+         dial("range", "image", "K=5", 64)),
+        ("k5-transposed", "Image, transposed: K = 5 stays", -2.5, 2.5, "2026-11-23 13:55",
+         dial("range", "image", "K=5", 16)),
+        ("gmlp-random", "Text, random order: gMLP loses", 5, None, "2026-11-23 13:55",
+         dial("kernels", "text", "gMLP", "random")),
+        ("k31-image-random", "Image, random order: K = 31 over a bag of symbols", None, 5, "2026-11-23 13:55",
+         orders("image", f"K=31{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random")),
+        ("gmlp-image-random", "Image, random order: gMLP over a bag of symbols", None, 5, "2026-11-23 13:55",
+         orders("image", f"gMLP{PLAIN}, s=random", f"{BAG}{PLAIN}, s=random")),
+        ("gmlp-image-rotated", "Image, random order and rotated: gMLP over a bag of symbols", None, 5,
+         "2026-11-23 19:31", orders("image", f"gMLP{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random")),
     ],
     ("ours", "techniques are data: where data have no end they add nothing", "docs/results.md"): [
-        Claim("shuffling-192000", "ListOps, 192,000 examples, none seen twice: shuffling",
-              shuffling("; 192,000 examples, 6,000 steps"), -1.5, 1.5, "2026-11-22 23:50"),
+        ("shuffling-192000", "ListOps, 192,000 examples, none seen twice: shuffling", -1.5, 1.5,
+         "2026-11-22 23:50", shuffling("; 192,000 examples, 6,000 steps")),
     ],
     ("ours", "which prior does self-pretraining supply? Rival answers, on Text", PLAN): [
-        Claim("prior-displacement", "Displacement: 16 apart causal SPT gives the Transformer much",
-              gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16"), 5, None, NEW),
-        Claim("prior-order", "Displacement: in random order it gives the Transformer little",
-              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random"), None, 1, NEW),
-        Claim("prior-near-far", "Nearness: SPT gives the Transformer less 16 apart than in the paper's order",
-              gain("text", ROTARY, "causal SPT")
-              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), 0, None, NEW),
-        Claim("prior-near-random", "Nearness: and less than in random order",
-              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")
-              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), 0, None, NEW),
-        Claim("prior-same-16", "Mere regularisation: SPT gives as much in the paper's order as 16 apart",
-              gain("text", ROTARY, "causal SPT")
-              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), -2, 2, NEW),
-        Claim("prior-same-random", "Mere regularisation: as much in the paper's order as in random order",
-              gain("text", ROTARY, "causal SPT")
-              + minus(gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")), -2, 2, NEW),
-        Claim("prior-same-both", "Mere regularisation: as much in random order as 16 apart",
-              gain("text", ROTARY, "causal SPT, s=random", "from scratch, s=random")
-              + minus(gain("text", ROTARY, "causal SPT, s=16", "from scratch, s=16")), -2, 2, NEW),
-        Claim("prior-decay", "S4's decay: masked SPT gives S4 little of what it loses 16 apart",
-              gain("text", S4, "masked SPT, s=16", "from scratch, s=16"), None, 2, NEW),
+        ("prior-displacement", "Displacement: 16 apart causal SPT gives the Transformer much", 5, None, NEW,
+         APART),
+        ("prior-order", "Displacement: in random order it gives the Transformer little", None, 1, NEW,
+         RANDOM),
+        ("prior-near-far", "Nearness: SPT gives the Transformer less 16 apart than in the paper's order",
+         0, None, NEW, USUAL + minus(APART)),
+        ("prior-near-random", "Nearness: and less than in random order", 0, None, NEW, RANDOM + minus(APART)),
+        ("prior-same-16", "Mere regularisation: SPT gives as much in the paper's order as 16 apart", -2, 2,
+         NEW, USUAL + minus(APART)),
+        ("prior-same-random", "Mere regularisation: as much in the paper's order as in random order", -2, 2,
+         NEW, USUAL + minus(RANDOM)),
+        ("prior-same-both", "Mere regularisation: as much in random order as 16 apart", -2, 2, NEW,
+         RANDOM + minus(APART)),
+        ("prior-decay", "S4's decay: masked SPT gives S4 little of what it loses 16 apart", None, 2, NEW,
+         gain("text", "S4", "masked SPT", ", s=16")),
     ],
     ("ours", "a decay that is fixed is enough (as LION, arXiv 2502.16249, on five tasks)", PLAN): [
-        Claim("decay-fixed", "Image: a fixed decay over none",
-              lead("kernels", "image", "decay-fixed", "decay-none"), 5, None, NEW),
-        Claim("decay-selective", "Image: a selective decay over a fixed one",
-              lead("kernels", "image", "decay-selective", "decay-fixed"), -2, 2, NEW),
+        ("decay-fixed", "Image: a fixed decay over none", 5, None, NEW,
+         kernels("image", "decay-fixed", "decay-none")),
+        ("decay-selective", "Image: a selective decay over a fixed one", -2, 2, NEW,
+         kernels("image", "decay-selective", "decay-fixed")),
     ],
     ("control", "these fail only where something is broken", "docs/dial.md"): [
-        Claim("k5-text-16", "Text, 16 apart: K = 5 loses", dial("locality", "text", "K=5", 16),
-              5, None, "2026-11-22 21:22"),
-        Claim("transformer-text-16", "Text, 16 apart: the Transformer loses less than K = 5",
-              dial("locality", "text", "K=5", 16) + minus(dial("multitask", "text", "Transformer", 16)),
-              2, None, "2026-11-22 21:22", "it has nothing to lose"),
-        Claim("bag-text-16", "Text, 16 apart: a bag of symbols loses nothing",
-              dial("range", "text", BAG, 16), -0.5, 0.5, "2026-11-22 21:22"),
-        Claim("gmlp-rotated", "Image, rotated: gMLP over a bag of symbols",
-              lead("range", "image", f"gMLP{PLAIN}, s=rotated", f"{BAG}{PLAIN}, s=1"),
-              10, None, "2026-11-23 19:31"),
+        ("k5-text-16", "Text, 16 apart: K = 5 loses", 5, None, "2026-11-22 21:22",
+         dial("locality", "text", "K=5", 16)),
+        ("transformer-text-16", "Text, 16 apart: the Transformer loses less than K = 5", 2, None,
+         "2026-11-22 21:22",
+         dial("locality", "text", "K=5", 16) + minus(dial("multitask", "text", "Transformer", 16)),
+         "it has nothing to lose"),
+        ("bag-text-16", "Text, 16 apart: a bag of symbols loses nothing", -0.5, 0.5, "2026-11-22 21:22",
+         dial("range", "text", BAG, 16)),
+        ("gmlp-rotated", "Image, rotated: gMLP over a bag of symbols", 10, None, "2026-11-23 19:31",
+         orders("image", f"gMLP{PLAIN}, s=rotated", f"{BAG}{PLAIN}, s=1")),
     ],
     ("exploratory", "\"merely added inductive biases and learning efficiency\" (A, abstract), \"merely added "
      "data efficiency\" (A, Section 5), and what B's claims depend on",
      "asked when the runs were known: no bounds, no verdict"): [
-        Claim("efficiency-data", "Image: S4's standing against gMLP, 5,000 images instead of 45,000",
-              lead("kernels", "image", "S4" + FEW, "gMLP" + FEW)
-              + minus(lead("kernels", "image", "S4", "gMLP")), None, None, "", "equal steps"),
-        Claim("efficiency-techniques", "Text: denoising helps gMLP more than S4",
-              lead("kernels", "text", "gMLP", "gMLP" + PLAIN)
-              + minus(lead("kernels", "text", "S4", "S4" + PLAIN)), None, None, ""),
-        Claim("gap-causal", "Text, rotary: causal SPT narrows S4's lead, 8 epochs",
-              gain("text", ROTARY, "causal SPT") + minus(gain("text", S4, "causal SPT")), None, None, ""),
-        Claim("left-s4-8", "Image, S4: structured over random start, 6 of 8 epochs pretraining",
-              lead("spt", "image", "S4, masked SPT, 75% SPT; 8 epochs",
-                   "S4, masked SPT, random start, 75% SPT; 8 epochs"), None, None, ""),
+        ("efficiency-data", "Image: S4's standing against gMLP, 5,000 images instead of 45,000", None, None,
+         "", kernels("image", "S4" + FEW, "gMLP" + FEW) + minus(kernels("image", "S4", "gMLP")),
+         "equal steps"),
+        ("efficiency-techniques", "Text: denoising helps gMLP more than S4", None, None, "",
+         kernels("text", "gMLP", "gMLP" + PLAIN) + minus(kernels("text", "S4", "S4" + PLAIN))),
+        ("gap-causal", "Text, rotary: causal SPT narrows S4's lead, 8 epochs", None, None, "",
+         USUAL + minus(gain("text", "S4", "causal SPT"))),
+        ("left-s4-8", "Image, S4: structured over random start, 6 of 8 epochs pretraining", None, None, "",
+         spt("image", "S4, masked SPT, 75% SPT; 8 epochs",
+             "S4, masked SPT, random start, 75% SPT; 8 epochs")),
     ],
 }
-# fmt: on
+SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
-# fmt: off
 FRONT = (  # README's rows: the claim, a remark, and (what was measured, its name above)
-    ("A: kernels of size 5 suffice for Text (K = 31 over K = 5)", "",
-     ("30 epochs", "text-30"), ("no techniques", "text-plain")),
+    ("A: kernels of size 5 suffice for Text (K = 31 over K = 5)", "", ("30 epochs", "text-30"),
+     ("no techniques", "text-plain")),
     ("A: larger kernels help (K = 31 over K = 5)", "less than in A", ("Image", "image-31"),
      ("ListOps", "listops-31")),
     ("A: rotary beats learned positions", "", ("ListOps", "listops-learned"), ("Image", "image-learned")),
@@ -422,40 +399,45 @@ def stayed(claim, cells):
 def judge(claim, who, cells, pool):
     """What the records say about a claim, as Judged."""
     groups = [cells.get(tuple(cell), []) for _, *cell in claim.cells]
-    runs, seeds = [r for group in groups for r in group], [len(group) for group in groups]
+    seeds = [len(group) for group in groups]
     if not all(seeds):
         return Judged(claim, who, NOT_RUN, seeds)
     points, error, df = difference(claim.cells, cells, pool)
-    bounds = [bound for bound in (claim.low, claim.high) if bound is not None]
-    reach = error * quantile(df, len(bounds) or 2)
+    one_bound = (claim.low is None) != (claim.high is None)
+    reach = error * quantile(df, 1 if one_bound else 2)
     ends = points - reach, points + reach
-    known = sum(r["date"] < claim.bound.replace(" ", "T") for r in runs), len(runs)
-    result = Judged(claim, who, "", seeds, points, error, ends, known)
-    if not bounds:
-        return result
-    if who in ("A", "B") and (words := stayed(claim, cells)):
-        return result._replace(verdict=f"{NOT_TESTED} ({words})")
-    if min(seeds) < SEEDS:
-        return result._replace(verdict=f"n = {min(seeds)} of {SEEDS}: not judged")
+    dates = [r["date"] for group in groups for r in group]
+    known = sum(date < claim.bound.replace(" ", "T") for date in dates), len(dates)
+    return Judged(claim, who, verdict(claim, who, seeds, ends, cells), seeds, points, error, ends, known)
+
+
+def verdict(claim, who, seeds, ends, cells):
+    """The words for an interval, "" for a claim without bounds."""
+    if claim.low is None and claim.high is None:
+        return ""
     low = -math.inf if claim.low is None else claim.low
     high = math.inf if claim.high is None else claim.high
+    papers = who in ("A", "B")
+    if papers and (words := stayed(claim, cells)):
+        return f"{NOT_TESTED} ({words})"
+    if min(seeds) < SEEDS:
+        return f"n = {min(seeds)} of {SEEDS}: not judged"
     if low <= ends[0] and ends[1] <= high:
-        return result._replace(verdict=AGREES)
-    outside = ends[1] < low or ends[0] > high
-    failed = NOT_REPRODUCED if who in ("A", "B") else REFUTED
-    return result._replace(verdict=failed if outside else UNDECIDED)
+        return AGREES
+    if low <= ends[1] and ends[0] <= high:
+        return UNDECIDED
+    return NOT_REPRODUCED if papers else REFUTED
+
+
+def judge_all(cells, pool):
+    return [judge(claim, who, cells, pool) for (who, *_), claims in SOURCES.items() for claim in claims]
 
 
 # ------------------------------------------------------------------------------------------ what it is worth
 
-# Where the scripts have the papers' numbers: (script, its table, that table's columns).
-TABLES = (
-    ("locality", "TABLE1", "TASKS7"),
-    ("multitask", "TABLE2", "COLUMNS"),
-    ("kernels", "TABLE3", "COLUMNS"),
-    ("positional", "TABLE4", "COLUMNS"),
-    ("spt", "PAPER", "TASKS"),
-)
+# {script: its table of the paper's numbers, and that table's columns}
+TABLES = {"locality": ("TABLE1", "TASKS7"), "multitask": ("TABLE2", "COLUMNS")}
+TABLES |= {"kernels": ("TABLE3", "COLUMNS"), "positional": ("TABLE4", "COLUMNS"), "spt": ("PAPER", "TASKS")}
 # Rows that are cells of exp_multitask under another name; Ma et al. trained MEGA without A's techniques.
 SAME = {"rotary": "Transformer", "rotary, no techniques": "Transformer, no techniques"}
 SAME |= {"MEGA (Ma et al.)": "MEGA, no techniques"}
@@ -470,57 +452,49 @@ class Pair(NamedTuple):
     decided: bool  # zero is outside its interval
 
 
-def pairs_of(exp, columns, table, cells, pool, least=2):
-    """Every two rows of one table and task whose gap in the paper exceeds `least` points, the one that leads
-    there first. Both have been run by the table's own recipe, with two seeds or more."""
+def pairs_of(exp, columns, table, cells, pool):
+    """Every two rows of one table and task whose gap in the paper exceeds 2 points, the one that leads there
+    first. Both have been run by the table's own recipe, with two seeds or more."""
     found = []
     for at, task in enumerate(columns):
-        known = {}  # accuracy in the paper, and the cell
+        known = []  # (accuracy in the paper, row, cell)
         for row, values in table.items():
-            value, cell = values[at] if at < len(values) else None, (exp, task, row)
-            if cell not in cells:
-                cell = ("multitask", task, SAME.get(row))
-            if isinstance(value, float) and len(cells.get(cell, ())) > 1:
-                known[row] = value, cell
+            cell = (exp, task, row) if (exp, task, row) in cells else ("multitask", task, SAME.get(row))
+            if at < len(values) and isinstance(values[at], float) and len(cells.get(cell, ())) > 1:
+                known.append((values[at], row, cell))
         for pair in itertools.combinations(known, 2):
-            first, second = sorted(pair, key=lambda row: -known[row][0])
-            gap = known[first][0] - known[second][0]
-            if gap > least:
-                points, error, df = difference([(1, *known[first][1]), (-1, *known[second][1])], cells, pool)
+            (more, first, ahead), (less, second, behind) = sorted(pair, key=lambda one: -one[0])
+            if more - less > 2:
+                points, error, df = difference([(1, *ahead), (-1, *behind)], cells, pool)
                 decided = abs(points) > error * quantile(df, 2)
-                found.append(Pair(exp, task, (first, second), gap, points, decided))
+                found.append(Pair(exp, task, (first, second), more - less, points, decided))
     return found
 
 
 def all_pairs(cells, pool):
+    """Those of all tables, each once: Table 4 repeats rows of Table 2."""
     found = {}
-    for exp, name, columns in TABLES:
-        script = importlib.import_module(f"exp_{exp}")
-        for pair in pairs_of(exp, getattr(script, columns), getattr(script, name), cells, pool):
-            rows = frozenset(SAME.get(row, row) for row in pair.rows)
-            found.setdefault((pair.task, rows), pair)  # Table 4 repeats rows of Table 2
+    for exp, names in TABLES.items():
+        table, columns = (getattr(importlib.import_module(f"exp_{exp}"), name) for name in names)
+        for pair in pairs_of(exp, columns, table, cells, pool):
+            found.setdefault((pair.task, frozenset(SAME.get(row, row) for row in pair.rows)), pair)
     return [*found.values()]
 
 
 def worth(pairs):
     """ "What is a mini verdict worth?" as a sentence and a table."""
-
-    def share(some):
-        return f"{sum(pair.mini > 0 for pair in some)} of {len(some)}"
-
-    def row(words, some):
-        return [words, share(some), share([pair for pair in some if pair.decided])]
-
-    wide, narrow = ([p for p in pairs if (p.paper > 10) == large] for large in (True, False))
-    decided = [[pair for pair in some if pair.decided] for some in (wide, narrow)]
+    parts = {"paper's gap over 10": [pair for pair in pairs if pair.paper > 10]}
+    parts |= {"paper's gap 2 to 10": [pair for pair in pairs if pair.paper <= 10], "all": pairs}
+    parts |= grouped(pairs, lambda pair: f"exp_{pair.exp}, {pair.task}")
+    lines = []
+    for words, some in parts.items():
+        counted = some, [pair for pair in some if pair.decided]
+        lines.append([words, *(f"{sum(p.mini > 0 for p in group)} of {len(group)}" for group in counted)])
     text = (
         "Take two rows of one of the papers' tables, and the same rows here. Where the paper's gap exceeds "
-        f"10 points, {share(decided[0])} gaps that the mini tier decides have the paper's sign; where it is "
-        f"2 to 10 points, {share(decided[1])}. Decided: zero is outside the interval of the gap."
+        f"10 points, {lines[0][2]} gaps that the mini tier decides have the paper's sign; where it is "
+        f"2 to 10 points, {lines[1][2]}. Decided: zero is outside the interval of the gap."
     )
-    lines = [row("paper's gap over 10", wide), row("paper's gap 2 to 10", narrow), row("all", pairs)]
-    tables = grouped(pairs, lambda p: (p.exp, p.task))
-    lines += [row(f"exp_{exp}, {task}", some) for (exp, task), some in tables.items()]
     return text + "\n\n" + markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
 
 
@@ -530,44 +504,44 @@ def worth(pairs):
 def headline(judged):
     """How many differences that the papers claim have which verdict."""
     verdicts = [result.verdict for result in judged if result.who in ("A", "B")]
-    words = (AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, "n =", NOT_RUN)
-    counts = [sum(verdict.startswith(word) for verdict in verdicts) for word in words]
-    return (
-        f"Of {len(verdicts)} differences that the papers claim, agree: {{}}; {NOT_REPRODUCED}: {{}}; "
-        f"undecided: {{}}; not tested: {{}}; not judged, as there are fewer than {SEEDS} seeds: {{}}; "
-        "not run: {}."
-    ).format(*counts)
+    names = {"agree": AGREES} | {words: words for words in (NOT_REPRODUCED, UNDECIDED, NOT_TESTED)}
+    names |= {f"not judged, as there are fewer than {SEEDS} seeds": "n =", NOT_RUN: NOT_RUN}
+    counts = {words: sum(v.startswith(start) for v in verdicts) for words, start in names.items()}
+    listed = "; ".join(f"{words}: {count}" for words, count in counts.items())
+    return f"Of {len(verdicts)} differences that the papers claim, {listed}."
 
 
-def signed(points, error):
-    return f"{points:+.1f} ± {error:.1f}"
-
-
-def seeds(judged):
-    """The seeds of a claim's cells: "3", or "2 to 3" where cells differ."""
+def measured(judged):
+    """ "+5.6 ± 1.6 (2 to 3)": points, their error, and the seeds of the cells; a dash for no number."""
+    if not judged.ends:
+        return "—"
     few, most = min(judged.seeds), max(judged.seeds)
-    return f"{few}" if few == most else f"{few} to {most}"
+    seeds = f"{few}" if few == most else f"{few} to {most}"
+    return f"{judged.points:+.1f} ± {judged.error:.1f} ({seeds})"
 
 
 def claimed(claim):
     """A claim's bounds in words."""
-    if None not in (claim.low, claim.high):
-        return f"{claim.low:g} to {claim.high:g}"
-    more = f"{claim.low:g} or more" if claim.low is not None else ""
-    return f"{claim.high:g} or less" if claim.high is not None else more
+    if claim.high is None:
+        return "" if claim.low is None else f"{claim.low:g} or more"
+    return f"{claim.high:g} or less" if claim.low is None else f"{claim.low:g} to {claim.high:g}"
+
+
+HEADER = ["claim", "measured (seeds)", "interval", "claimed", "verdict", "bounds (runs then finished)"]
 
 
 def line_of(judged):
     """A row of the table of claims."""
-    claim, ends = judged.claim, judged.ends
-    measured = f"{signed(judged.points, judged.error)} ({seeds(judged)})" if ends else "—"
+    claim, ends, entered = judged.claim, judged.ends, judged.claim.bound[:10]
+    if entered and ends:
+        entered += " ({} of {})".format(*judged.known)
     interval = f"{ends[0]:+.1f} to {ends[1]:+.1f}" if ends else "—"
-    entered = claim.bound[:10] + (" ({} of {})".format(*judged.known) if claim.bound and ends else "")
     words = f"{claim.words}. {claim.note[:1].upper()}{claim.note[1:]}." if claim.note else claim.words
-    return [words, measured, interval, claimed(claim), judged.verdict, entered]
+    return [words, measured(judged), interval, claimed(claim), judged.verdict, entered]
 
 
-HEADER = ["claim", "measured (seeds)", "interval", "claimed", "verdict", "bounds (runs then finished)"]
+NAMES = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls"}
+NAMES["exploratory"] = "Exploratory"
 HOW = f"""\
 Written by `python claims.py --write` from the records in `results/`; only the mini tier is judged: small
 data, small models. "Not reproduced at this budget" is a statement about these runs, not about the paper.
@@ -590,20 +564,13 @@ data, small models. "Not reproduced at this budget" is a statement about these r
 
 def page(judged, pairs):
     """docs/claims.md."""
-    parts = [
-        "# Claims\n",
-        f"**{headline(judged)}**\n",
-        "## What is a mini verdict worth?\n",
-        worth(pairs) + "\n",
-    ]
-    parts += ["## How to read the tables\n", HOW]
-    who = {"A": "Paper A: ", "B": "Paper B: ", "ours": "Ours: ", "control": "Controls: "}
+    parts = [f"# Claims\n\n**{headline(judged)}**\n\n## What is a mini verdict worth?\n\n{worth(pairs)}\n"]
+    parts.append(f"## How to read the tables\n\n{HOW}")
     results = iter(judged)
     for (source, sentence, place), claims in SOURCES.items():
         quoted = f'"{sentence}"' if source in ("A", "B") and "numbers" not in place else sentence
-        parts.append(f"## {who.get(source, 'Exploratory: ')}{quoted} ({place})\n")
-        lines = [line_of(next(results)) for _ in claims]
-        parts.append(markdown(HEADER, lines) + "\n")
+        table = markdown(HEADER, [line_of(next(results)) for _ in claims])
+        parts.append(f"## {NAMES[source]}: {quoted} ({place})\n\n{table}\n")
     return "\n".join(parts)
 
 
@@ -611,61 +578,48 @@ def front_rows(judged):
     """README's rows: (claim, what was measured, reading)."""
     by_name, rows = {result.claim.name: result for result in judged}, []
     for words, remark, *parts in FRONT:
-        measured, readings = [], {}
-        for label, name in parts:
-            result = by_name[name]
-            if result.ends:
-                measured.append(f"{label} {signed(result.points, result.error)} ({seeds(result)})")
-            if result.verdict and result.ends:
-                short = result.verdict.partition(" (")[0].replace(" at this budget", "")
+        shown = [(label, by_name[name]) for label, name in parts if by_name[name].ends]
+        readings = {}
+        for label, result in shown:
+            short = result.verdict.partition(" (")[0].replace(" at this budget", "")
+            if short:
                 short = "too few seeds" if short.startswith("n = ") else short
                 readings.setdefault(short, []).append(label)
-        reading = [f"{', '.join(labels)}: {verdict}" for verdict, labels in readings.items()]
-        reading = [*readings] if len(readings) == 1 else reading
-        rows.append([words, "; ".join(measured), "; ".join(filter(None, [*reading, remark]))])
+        reading = [*readings]
+        if len(readings) > 1:
+            reading = [f"{', '.join(labels)}: {short}" for short, labels in readings.items()]
+        numbers = "; ".join(f"{label} {measured(result)}" for label, result in shown)
+        rows.append([words, numbers, "; ".join(filter(None, [*reading, remark]))])
     return rows
 
 
 # ------------------------------------------------------------------------------------------ as a picture
 
-STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s"), REFUTED: ("#CC79A7", "D"),
-          UNDECIDED: ("0.35", "v"), NOT_TESTED: ("0.6", "x"), "not judged": ("0.6", "|")}  # fmt: skip
-NAMES = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls"}
+STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s")}
+STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v")}  # {verdict: colour, marker}
 
 
 def plot(judged, path):
-    """A line a claim that has been run: its interval, on the bounds that were claimed."""
-    if not any(result.ends for result in judged):
+    """A line a claim that has bounds and has been run: its interval, on the bounds that were claimed."""
+    shown = [result for result in judged if result.ends and result.verdict]
+    if not shown:
         return
-    lines = []
-    for who, name in NAMES.items():
-        lines += [name, *(result for result in judged if result.who == who and result.ends)]
-    rows = {y: result for y, result in enumerate(lines) if isinstance(result, Judged)}
-    figure, axis = records.pyplot().subplots(figsize=(10, 1.6 + 0.27 * len(lines)), layout="constrained")
-    left = min(end for result in rows.values() for end in result.ends) - 1
-    right = max(end for result in rows.values() for end in result.ends) + 1
-    for y, line in enumerate(lines):
-        if y not in rows:
-            axis.text(left, y, f" {line}", weight="bold", va="center", backgroundcolor="white")
-    for y, result in rows.items():
+    figure, axis = records.pyplot().subplots(figsize=(11, 1.6 + 0.27 * len(shown)), layout="constrained")
+    left = min(result.ends[0] for result in shown) - 1
+    right = max(result.ends[1] for result in shown) + 1
+    for y, result in enumerate(shown):
         low = left if result.claim.low is None else result.claim.low
         high = right if result.claim.high is None else result.claim.high
         axis.barh(y, high - low, 0.8, low, color="#56B4E9", alpha=0.25, label="claimed")
-        verdict = next((word for word in STYLES if result.verdict.startswith(word)), "not judged")
-        color, marker = STYLES[verdict]
+        color, marker = STYLES.get(result.verdict, ("0.6", "x"))
         axis.plot(result.ends, [y, y], color=color)
-        words = "fewer than three seeds" if verdict == "not judged" else verdict
+        words = result.verdict if result.verdict in STYLES else "not judged or not tested"
         axis.plot(result.points, y, marker, color=color, label=words)
     axis.axvline(0, color="black", linewidth=0.8)
-    axis.set(xlim=(left, right), ylim=(len(lines) - 0.5, -0.5), xlabel="difference in points, 95 % interval")
-    axis.set_yticks([*rows], [result.claim.words for result in rows.values()])
-    axis.tick_params(axis="y", length=0)
+    axis.set(xlim=(left, right), ylim=(len(shown) - 0.5, -0.5), xlabel="difference in points, 95 % interval")
+    axis.set_yticks(range(len(shown)), [f"{NAMES[r.who]}: {r.claim.words}" for r in shown])
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
-
-
-def judge_all(cells, pool):
-    return [judge(claim, who, cells, pool) for (who, *_), claims in SOURCES.items() for claim in claims]
 
 
 def main(argv=None):
@@ -686,12 +640,13 @@ def main(argv=None):
         if args.front:
             print(markdown(["claim", "measured here, in points", "reading"], front_rows(judged)))
             return
-        print(headline(judged) + "\n\n" + worth(all_pairs(cells, pool)) + "\n")
-        lines = [[r.who, r.claim.words, *line_of(r)[1:2], claimed(r.claim), r.verdict] for r in judged]
+        pairs = all_pairs(cells, pool)
+        print(f"{headline(judged)}\n\n{worth(pairs)}\n")
+        lines = [[r.who, r.claim.words, measured(r), claimed(r.claim), r.verdict] for r in judged]
         print(markdown(["who", "claim", "measured (seeds)", "claimed", "verdict"], lines) + "\n")
         if args.write:
             page_path = records.RESULTS.parent / "docs" / "claims.md"
-            page_path.write_text(page(judged, all_pairs(cells, pool)), encoding="utf-8")
+            page_path.write_text(page(judged, pairs), encoding="utf-8")
         if args.write or args.out:
             plot(judged, (args.out or records.RESULTS / "figures") / "claims-mini.png")
 

@@ -7,8 +7,7 @@
 
 Figure 1: labels by root operation. Figure 2: accuracy of a trained model minus that of a greedy rule that
 answers the root operation's commonest label (MIN 0, MAX 9, MED 4; SM at random). Figure 3: the model's
-accuracy by root operation and label. The model is --checkpoint, or the best finished ListOps run in --out
-(train one with `python exp_multitask.py --task listops --model transformer`, or a small one with --mini).
+accuracy by root operation and label. The model is --checkpoint, or the best finished ListOps run in --out.
 
 The rules put 63 % in its place: always 0 gets 17 %, the root rule 36 %; solving the root exactly and
 guessing its arguments by THEIR operation gets 59 %, solving two levels 73 %. Expressions are ten levels
@@ -91,11 +90,11 @@ def run_cell(args, task, rule, seed):
     if records.is_done(args, __file__, name):
         return
     started = time.monotonic()
-    line = {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
-    line |= {"row": rule, "terms": "", "run": name, "budget": records.budget(args, "")}
+    line = identity | {"row": rule, "terms": "", "run": name, "budget": records.budget(args, "")}
+    line |= {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
     line |= {"seconds": round(time.monotonic() - started, 1), "data": task.source}
     line |= {"device": common.device_name(torch.device("cpu")), **records.where_it_ran(args, __file__)}
-    records.append_record(args.out / "results.jsonl", identity | line)
+    records.append_record(args.out / "results.jsonl", line)
     train, test = line["train_acc"], line["test_acc"]
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
 
@@ -103,31 +102,36 @@ def run_cell(args, task, rule, seed):
 def trained_model(args):
     """(name, model) of a finished ListOps run; None where there is none. Of several runs a full one, of these
     a Transformer's (the paper's), of these the one that validated best."""
+
+    def rank(r):
+        return r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]
+
     exps = "locality", "multitask", "kernels", "positional", "spt"
-    found = records.finished_runs(args, "listops", exps)
-    found.sort(key=lambda r: (r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]))
-    return rebuilt(args.out / found[-1]["run"] / "best.pt") if found else None
+    best = max(records.finished_runs(args, "listops", exps), key=rank, default=None)
+    return best and rebuilt(args.out / best["run"] / "best.pt")
 
 
 def rebuilt(path):
-    """(name, model) of a best.pt that any of the scripts has written."""
+    """(name, model) of a best.pt that any of the scripts has written. Raises UserError for another task's."""
     model, state = records.rebuilt(path, models.SequenceModel)
-    arguments, hp = model.arguments, state.get("hp", {})
+    arguments, hp, why = model.arguments, state.get("hp", {}), ""
     if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
-        raise common.UserError(f"{path} is of another task; give the best.pt of a ListOps run")
-    if "objective" in hp:
-        raise common.UserError(f"{path} is pretrained only and has no trained classifier; give another")
-    if hp.get("stride", 1) != 1:
-        raise common.UserError(f"{path} was trained on symbols in another order; give another")
+        why = "is of another task"
+    elif "objective" in hp:
+        why = "is pretrained only and has no trained classifier"
+    elif hp.get("stride", 1) != 1:
+        why = "was trained on symbols in another order"
+    if why:
+        raise common.UserError(f"{path} {why}; give the best.pt of another ListOps run")
     return arguments["block"], model
 
 
 @torch.no_grad()
 def predictions(model, task, split, args):
     """(root operation, label, prediction), each (n,) numpy, of a split."""
-    device = common.resolve_device(args.device)
+    device, rows = common.resolve_device(args.device), []
     autocast = common.autocast_on(device, args.amp)
-    task, model, rows = task.to(device), model.to(device).eval(), []
+    task, model = task.to(device), model.to(device).eval()
     for batch in task.evaluation_batches(split):
         with autocast:
             logits = model.classify(model(batch.tokens, batch.mask), batch.mask)
@@ -148,9 +152,12 @@ def report(args):
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
         for rule, (_, words, paper) in RULES.items():
-            wanted = {"exp": exp, "row": rule, "budget": tier}.items()
-            found = [records.best_recipe([r for r in some if wanted <= r.items()]) for some in both]
-            rows.append([words, f"≈ {paper}" if paper else "", *map(train_and_test, found)])
+            rows.append([words, f"≈ {paper}" if paper else ""])
+            for found in both:
+                wanted = {"exp": exp, "row": rule, "budget": tier}.items()
+                group = records.best_recipe([r for r in found if wanted <= r.items()])
+                train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
+                rows[-1].append(train + records.summary(group))
         header = ["Rule", "paper, train", "yours, train / test", "this repository"]
         print(records.markdown(header, rows) + "\n")
     print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the paper's")
@@ -158,57 +165,51 @@ def report(args):
     print("number of arguments is cut to a whole number, as in the data), SM a random digit.")
 
 
-def train_and_test(group):
-    train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
-    return train + records.summary(group)
-
-
 # ------------------------------------------------------------------------------------------ the figures
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(heights, titles, ylabel, title):
-    """Bars (4, 10), a panel for each root operation, a bar for each label: (figure, axes, bars of each)."""
+def four_panels(heights, titles, numbers, ylabel, title, path):
+    """Bars (4, 10), a panel for each root operation, a bar for each label; `numbers` above them."""
     figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
-    bars = []
     for i, axis in enumerate(axes):
         axis.set(xticks=range(10), xlabel="label", axisbelow=True, title=f"root {OPERATIONS[i]}: {titles[i]}")
         axis.grid(axis="y", alpha=0.3)
         hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
-        bars.append(axis.bar(range(10), heights[i], color=COLOURS[i], hatch=hatch, edgecolor="white"))
+        bars = axis.bar(range(10), heights[i], color=COLOURS[i], hatch=hatch, edgecolor="white")
+        axis.bar_label(bars, numbers[i], padding=2, fontsize=7)
+        axis.margins(y=0.1)
     axes[0].set_ylabel(ylabel)
     figure.suptitle(f"{title} (hatched: the greedy answer)")
-    return figure, axes, bars
+    records.save_figure(figure, path)
 
 
 def plot_labels(task, path):
-    """Figure 1: number of training examples with each label, by root operation."""
+    """Figure 1: training examples with each label, by root operation."""
     roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
     counts = counted(roots.numpy(), task.train.label.numpy())
     titles = [f"{row.max() / max(1, row.sum()):.1%} are {row.argmax()}" for row in counts]
     title = "ListOps: the root operation alone tells much about the label, except for SM"
-    figure, *_ = four_panels(counts, titles, "training examples", title)
-    records.save_figure(figure, path)
+    four_panels(counts, titles, counts, "training examples", title, path)
 
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
     figure, axis = records.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
-    for operation in range(4):
+    for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation
         n = max(1, here.sum())
         model = (predicted == labels)[here].sum() / n
-        greedy = (labels[here] == GREEDY[operation]).sum() / n if GREEDY[operation] >= 0 else 0.1
-        gain, error = 100 * (model - greedy), 100 * math.sqrt(model * (1 - model) / n)
-        bar = axis.bar(operation, gain, yerr=error, capsize=4, color=COLOURS[operation])
+        greedy = (labels[here] == greedy_label).sum() / n if greedy_label >= 0 else 0.1
+        error = 100 * math.sqrt(model * (1 - model) / n)
+        bar = axis.bar(operation, 100 * (model - greedy), yerr=error, capsize=4, color=COLOURS[operation])
         axis.bar_label(bar, [f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %"], padding=3, fontsize=8)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)", axisbelow=True)
+    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
     axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
-    axis.grid(axis="y", alpha=0.3)
     records.save_figure(figure, path)
 
 
@@ -218,11 +219,7 @@ def plot_breakdown(roots, labels, predicted, name, path):
     counts, hits = counted(roots, labels), counted(roots[right], labels[right])
     titles = [f"{share:.1%} right" for share in hits.sum(1) / counts.sum(1).clip(1)]
     title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
-    figure, axes, bars = four_panels(100 * hits / counts.clip(1), titles, "accuracy (%)", title)
-    for axis, group, numbers in zip(axes, bars, counts):
-        axis.bar_label(group, numbers, padding=2, fontsize=7)
-    axes[0].set_ylim(0, 108)
-    records.save_figure(figure, path)
+    four_panels(100 * hits / counts.clip(1), titles, counts, "accuracy (%)", title, path)
 
 
 def draw(args, task, figures, chosen):
@@ -242,10 +239,9 @@ def draw(args, task, figures, chosen):
             raise common.UserError(missing)
         return print(missing)
     answers = predictions(chosen[1], task, "test", args)
-    if 2 in figures:
-        plot_gain(*answers, chosen[0], args.out / "listops-figure2.png")
-    if 3 in figures:
-        plot_breakdown(*answers, chosen[0], args.out / "listops-figure3.png")
+    for number, plot in ((2, plot_gain), (3, plot_breakdown)):
+        if number in figures:
+            plot(*answers, chosen[0], args.out / f"listops-figure{number}.png")
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -42,7 +42,7 @@ GREY = ("image", "pathfinder", "scifar")  # whose symbols are grey values or col
 WEIGHTS = ("presence", "counts", "bayes")
 PENALTIES = (100, 10, 1, 0.1, 0.01, 0.001, 0.0001)  # of sum(losses) + penalty / 2 * sum(weights^2)
 BOUND = 1e-3  # of the gradient's norm where a fit ends, as a share of that where all weights are 0
-MOST = 300  # steps of a fit
+MOST = 1000  # steps of a fit
 TABLE_BITS = {2: 22, 10: 18}  # size of the table of n-grams, by the number of classes
 CHUNK = 1 << 22  # symbols that are looked at together
 
@@ -185,19 +185,23 @@ class Rows(NamedTuple):
 
     matrix: torch.Tensor  # (examples, columns)
     transpose: torch.Tensor | None  # of training alone
-    gram: torch.Tensor | None = (
-        None  # (columns, columns) float64, of training alone, if dense: x^T x, centred
-    )
+    gram: torch.Tensor | None = None  # of training, if dense: (columns, columns) float64, x^T x centred
+
+
+def numbered(column, known, columns):
+    """Which of the columns `known` of the table each is (int32); -1 for none of them."""
+    place = torch.full((columns,), -1, dtype=torch.int32)
+    place[known] = torch.arange(len(known), dtype=torch.int32)
+    return place[column]
 
 
 def rows_of(counts, value, columns, known, transpose=False):
     """Rows of the columns `known` of the table: others never occur in training, no weight could be learnt."""
-    place = torch.full((columns,), -1, dtype=torch.int32)
-    place[known] = torch.arange(len(known), dtype=torch.int32)
-    column = place[counts.column]
-    kept = column >= 0
-    document, column, value = counts.document[kept], column[kept], value[kept]
-    if len(known) <= 4096 and counts.docs * len(known) < 1 << 29:
+    column = numbered(counts.column, known, columns)
+    document, kept = counts.document, column >= 0
+    if not kept.all():
+        document, column, value = document[kept], column[kept], value[kept]
+    if len(known) <= 1024 and counts.docs * len(known) < 1 << 28:
         dense = torch.zeros(counts.docs, len(known))
         dense[document.long(), column.long()] = value
         return dense_rows(dense) if transpose else Rows(dense, None)
@@ -220,8 +224,9 @@ def dense_rows(matrix):
 def log_ratios(document, column, label, classes, columns):
     """Naive Bayes' log ratios (columns, 1) of class 1 against class 0, or (columns, classes) of each class
     against the rest: how often documents of a class have an n-gram, plus one, as a share of all n-grams."""
-    had = torch.ones(columns, classes)
-    had.view(-1).index_add_(0, column * classes + label[document], torch.ones(len(column)))
+    kind = label.to(torch.uint8)[document]
+    had = [torch.bincount(column[kind == c], minlength=columns) + 1.0 for c in range(classes)]
+    had = torch.stack(had, 1)
     if classes == 2:
         share = had / had.sum(0)
         return (share[:, 1:] / share[:, :1]).log()
@@ -339,8 +344,8 @@ def learn(counts, splits, weights, classes, columns, docs):
     label, known = splits["train"].label, torch.unique(counts["train"].column).long()
     factor = 1.0
     if weights == "bayes":
-        document, column = counts["train"].document, torch.searchsorted(known, counts["train"].column.long())
-        factor = log_ratios(document, column, label, classes, len(known))
+        column = numbered(counts["train"].column, known, columns)
+        factor = log_ratios(counts["train"].document, column, label, classes, len(known))
     rows = {s: rows_of(counts[s], values[s], columns, known, s == "train") for s in counts}
     model, best, tried = None, None, {}
     for penalty in PENALTIES:
@@ -429,7 +434,8 @@ def beaten(task, accuracy):
 
 def outcome(line):
     """The last line of a cell."""
-    text = f"test accuracy {line['test_acc']:.2%} ({line['seconds']:.0f} s, {line['peak_gb']} GB)"
+    memory = f", {line['peak_gb']} GB" if line["peak_gb"] else ""  # only Linux says it
+    text = f"test accuracy {line['test_acc']:.2%} ({line['seconds']:.0f} s{memory})"
     if line["smoke"]:
         return f"{text}: a smoke run, it works, the accuracy means nothing"
     full = line["budget"] == "paper" and line["task"] in COLUMNS
@@ -506,10 +512,12 @@ def print_task(task, terms, group):
     rows = []
     for r in sorted(group, key=lambda r: records.naturally(r["row"])):
         mean, error = records.mean_and_error([r])
-        cost = [f"{r['penalty']:g}", f"{r['features']:,}", f"{r['seconds']:.0f}", r["peak_gb"]]
+        cost = [f"{r['penalty']:g}", f"{r['features']:,}", f"{r['cpu_seconds']:.0f}", r["peak_gb"] or "—"]
         rows.append([r["row"], f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", *cost])
     header = [", ".join(filter(None, [data.TITLES[task], terms])), "test % ± standard error", "validation %"]
-    print(records.markdown([*header, "penalty", "features", "seconds", "GB"], rows) + "\n")
+    print(records.markdown([*header, "penalty", "features", "seconds of a core", "GB"], rows) + "\n")
+    if short := [r["row"] for r in group if r["gradient"] > r["hp"]["bound"]]:
+        print(f"Not converged within the steps allowed: {'; '.join(short)}.")
     best = max(group, key=lambda r: r["val_acc"])
     if best["budget"] == "paper" and task in COLUMNS:
         print(f"Best validation: {best['row']}; ahead of {beaten(task, best['test_acc'])}.")
@@ -526,48 +534,55 @@ def plot_lengths(found, path):
     tasks = [task for task in TASKS if any(r["task"] == task for r in found)]
     columns = min(2, len(tasks))
     lines = math.ceil(len(tasks) / columns)
-    size = dict(figsize=(1 + 4.2 * columns, 0.8 + 3.3 * lines), layout="constrained")
+    size = dict(figsize=(0.6 + 4.4 * columns, 0.6 + 3.2 * lines), layout="constrained")
     figure, axes = records.pyplot().subplots(lines, columns, squeeze=False, **size)
     for axis in axes.flat[len(tasks) :]:
         axis.set_axis_off()
     for task, axis in zip(tasks, axes.flat):
         group = [r for r in found if r["task"] == task]
-        widest = max(r["cell"]["n"] for r in group)
         for weights, (style, colour) in STYLE.items():
-            dots = sorted(
-                (r["cell"]["n"], 100 * r["test_acc"]) for r in group if r["cell"]["weights"] == weights
-            )
+            same = [r for r in group if r["cell"]["weights"] == weights]
+            dots = sorted((r["cell"]["n"], 100 * r["test_acc"]) for r in same)
             if dots:
                 axis.plot(*zip(*dots), style, color=colour, markersize=5, label=weights, zorder=3)
-        title = data.TITLES[task]
-        if any(r["data"].get("official") is False for r in group):
-            title += " (not the official images)"
+        axis.set_title(panel_title(task, group), fontsize=9, loc="left")
+        published = {"chance": 100 * group[0]["chance"]}
         if task in COLUMNS:
-            best = max(group, key=lambda r: r["val_acc"])
-            count = beaten(task, best["test_acc"]).partition(" Transformers")[0]
-            title += f"\nbest: {100 * best['test_acc']:.1f} %, ahead of {count} Transformers"
-            published_lines(axis, COLUMNS.index(task), widest)
-        axis.axhline(100 * group[0]["chance"], color=records.GREY, linestyle=":", label="chance")
-        axis.set_title(title, fontsize=10)
-        axis.set_xticks(range(1, widest + 1))
-        axis.set(
-            xlabel="n (consecutive symbols)", ylabel="test accuracy (%)", xlim=(0.7, 1.22 * widest + 0.3)
-        )
+            at = COLUMNS.index(task)
+            published |= {name: row[at] for name, row in LATER.items()}
+            band = [row[at] for row in TRANSFORMERS.values()]
+            axis.axhspan(min(band), max(band), color="0.9", label="LRA's eleven Transformers", zorder=0)
+        named_lines(axis, published)
+        axis.set_xticks(sorted({r["cell"]["n"] for r in group}))
+        axis.set(xlabel="n consecutive symbols", ylabel="test accuracy (%)")
         axis.spines[["top", "right"]].set_visible(False)
     records.legend_below(figure, axes.flat[: len(tasks)])
     records.save_figure(figure, path)
 
 
-def published_lines(axis, at, widest):
-    """LRA's Transformers as a band, later models as lines with their names beside them."""
-    row = [values[at] for values in TRANSFORMERS.values()]
-    axis.axhspan(min(row), max(row), color="0.9", label="LRA's eleven Transformers", zorder=0)
-    low, high = math.inf, -math.inf
-    for name, values in sorted(LATER.items(), key=lambda item: item[1][at]):
-        axis.axhline(values[at], color="0.45", linewidth=0.8, linestyle="--", zorder=1)
-        low, high = min(low, values[at]), max(values[at], high + 3.0)  # names do not cover one another
-        axis.text(1.22 * widest + 0.25, high, f"{name} {values[at]:.1f}", fontsize=8, color="0.3", ha="right",
-                  va="bottom")  # fmt: skip
+def panel_title(task, group):
+    """ "Text: n=7, bayes has 91.2 %" and whom it leaves behind; the cell is the best by validation."""
+    best = max(group, key=lambda r: r["val_acc"])
+    marked = " (not the official images)" if best["data"].get("official") is False else ""
+    title = f"{data.TITLES[task]}{marked}\n{best['row']}: {100 * best['test_acc']:.1f} %"
+    if task not in COLUMNS:
+        return title
+    count, *later = beaten(task, best["test_acc"]).split(", ")
+    names = ", ".join([count.removesuffix(" of LRA's table"), *later])
+    return f"{title}, beats {names}"
+
+
+def named_lines(axis, values):
+    """Horizontal lines, {name: y}, named to the right of the panel, where no name covers another."""
+    for value in values.values():
+        axis.axhline(value, color="0.45", linewidth=0.8, linestyle="--", zorder=1)
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high + (high - low) / 20)
+    place = dict(transform=axis.get_yaxis_transform(), fontsize=8, color="0.3", va="center")
+    y = -math.inf
+    for name, value in sorted(values.items(), key=lambda item: item[1]):
+        y = max(value, y + (high - low) / 15)
+        axis.text(1.01, y, f"{name} {value:.1f}", **place)
 
 
 def plot_gaps(found, path):
@@ -575,28 +590,40 @@ def plot_gaps(found, path):
     tasks = [task for task in TASKS if any(r["task"] == task and r["cell"].get("gap", 1) > 1 for r in found)]
     if not tasks:
         return
-    size = dict(figsize=(1 + 4.2 * len(tasks), 4.1), layout="constrained")
+    size = dict(figsize=(0.6 + 4.4 * len(tasks), 3.9), layout="constrained")
     figure, axes = records.pyplot().subplots(1, len(tasks), squeeze=False, **size)
     for task, axis in zip(tasks, axes[0]):
         group = [r for r in found if r["task"] == task and "gap" in r["cell"]]
         weights = next(r["cell"]["weights"] for r in group if r["cell"]["gap"] > 1)
         group = [r for r in group if r["cell"]["weights"] == weights]
-        for n, style, colour in ((2, "o-", records.BLUE), (3, "s-", records.ORANGE)):
+        for n, marker, colour in ((2, "o", records.BLUE), (3, "s", records.ORANGE)):
             dots = sorted((r["cell"]["gap"], 100 * r["test_acc"]) for r in group if r["cell"]["n"] == n)
-            if dots:
-                axis.plot(*zip(*dots), style, color=colour, markersize=4.5, label=f"{n} symbols, g apart")
+            line = [(g, y) for g, y in dots if g & (g - 1) == 0]
+            beside = [(g, y) for g, y in dots if g & (g - 1)]
+            if line:
+                label = f"{n} symbols, g apart"
+                axis.plot(*zip(*line), f"{marker}-", color=colour, markersize=5, label=label, zorder=3)
+            if beside:  # 31 and 33: the pixels beside the one below
+                style = dict(color=colour, markersize=4, fillstyle="none", zorder=3)
+                axis.plot(*zip(*beside), marker, **style, label="31 and 33")
         for r in group:
             if r["cell"]["n"] == 1:
-                axis.axhline(100 * r["test_acc"], color=records.GREY, linestyle="--", label="one symbol")
+                axis.axhline(100 * r["test_acc"], color="0.45", linewidth=0.8, linestyle="--")
+                text = f"one symbol: {100 * r['test_acc']:.1f}"
+                place = dict(transform=axis.get_yaxis_transform(), ha="left", va="bottom", fontsize=8)
+                axis.text(0.01, 100 * r["test_acc"], text, color="0.3", **place)
+        if task == "image":
+            axis.axvline(32, color="0.8", linewidth=0.8, zorder=0)
+            place = dict(transform=axis.get_xaxis_transform(), ha="right", va="top", fontsize=8)
+            axis.text(30.5, 0.99, "one row below", color="0.3", **place)
         axis.set_xscale("log", base=2)
         gaps = [g for g in sorted({r["cell"]["gap"] for r in group}) if g & (g - 1) == 0]
         axis.set_xticks(gaps, map(str, gaps))
         axis.minorticks_off()
         marked = " (not the official images)" if group[0]["data"].get("official") is False else ""
-        axis.set_title(f"{data.TITLES[task]}, {weights}{marked}", fontsize=10)
-        axis.set(xlabel="gap g (positions between neighbours)", ylabel="test accuracy (%)")
+        axis.set_title(f"{data.TITLES[task]}{marked}, {weights}", fontsize=10, loc="left")
+        axis.set(xlabel="gap g: the symbols stand g positions apart", ylabel="test accuracy (%)")
         axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.3)
     records.legend_below(figure, axes[0])
     records.save_figure(figure, path)
 
@@ -674,6 +701,9 @@ def require_fit(task, lags):
 
 def main(argv=None):
     parser = make_parser()
+    for stream in (sys.stdout, sys.stderr):  # "±" must not end a command where the terminal is not UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
     args = parser.parse_args(argv)
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the tables")

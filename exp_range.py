@@ -6,19 +6,17 @@ measure of the range that a trained model uses.
     python exp_range.py --task text --mini --figure range     the measure, of all finished models
     python exp_range.py --report --mini                       the dial's tables and figures
 
-Paper A infers from small kernels that the Long Range Arena is mostly short-range. The control is the same
-task with a longer range. The dial writes a document of L symbols into rows of s and reads it by columns.
-Symbols, labels and lengths stay; neighbours come to lie L / s apart, and what becomes neighbours was s apart.
-s = 1 is the paper's task; random is one fixed order; rotated and random-rotated also rotate each document by
-a number of its own, so that distances to the ends tell nothing. A bag of symbols (K = 1) notices no order.
+The dial writes a document of L symbols into rows of s and reads it by columns. Symbols, labels and lengths
+stay; neighbours come to lie L / s apart, and what becomes neighbours was s apart. s = 1 is the paper's task;
+random is one fixed order; rotated and random-rotated also rotate each document by a number of its own, so
+that distances to the ends tell nothing. A bag of symbols (K = 1) notices no order. A model trains as in its
+own script; on mini Image all train alike and shorter. --no-techniques: restoring bytes costs models of this
+size more than the dial.
 
-A model trains as in its own script, in every order alike; on mini Image all train alike and shorter
-(MINI_IMAGE). --no-techniques: restoring bytes costs models of this size more than the dial.
-
-The measure: how much do two positions interact in the answer? With mean pooling first derivatives say
-little, so it is the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where
-f(i) has symbol i exchanged for one from elsewhere. Its mean distance is sum d |I| / sum |I| (as in
-City-Networks). A stack of convolutions must be 0 beyond twice its reach.
+The measure: how much do two positions interact in the answer? It is the mixed second difference
+|f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where f(i) has symbol i exchanged for one from
+elsewhere, and its mean distance sum d |I| / sum |I| (as in City-Networks). With mean pooling first
+derivatives say little. A stack of convolutions must be 0 beyond twice its reach.
 """
 
 from itertools import product
@@ -39,41 +37,30 @@ TASKS = ("text", "image", "listops", "retrieval", "pathfinder")
 STRIDES = (1, 4, 16, 64, "random")
 ORDERS = {"random": "anywhere", "rotated": "1 apart, rotated", "random-rotated": "anywhere, rotated"}
 
-# {model: (its row in its own script, and the tables there that common.table_recipe reads)}
 CONV = ((exp_locality.TABLE7, exp_locality.TASKS7), (exp_locality.MINI7, exp_locality.TASKS7))
-TRANSFORMER = (exp_multitask.TABLES["transformer"], (exp_multitask.MINI, exp_multitask.COLUMNS))
-MEGA = (exp_multitask.TABLES["mega"], (exp_multitask.MINI, exp_multitask.COLUMNS))
-S4 = (exp_kernels.TABLES["s4"], (exp_kernels.MINI, exp_kernels.COLUMNS))
-GMLP = (exp_kernels.TABLES["gmlp"], (exp_kernels.MINI, exp_kernels.COLUMNS))
-MODELS = {
+MULTITASK = (exp_multitask.MINI, exp_multitask.COLUMNS)
+KERNELS = (exp_kernels.MINI, exp_kernels.COLUMNS)
+MODELS = {  # {model: (its row in its own script, and what common.table_recipe reads there)}
     "bag": ("K=1 (bag of symbols)", *CONV, exp_locality.RATES),
     "conv": ("K={kernel}", *CONV, exp_locality.RATES),
-    "transformer": ("Transformer", *TRANSFORMER, exp_multitask.RATES),
-    "learned": ("learned", *TRANSFORMER, exp_positional.RATES),
-    "s4": ("S4", *S4, exp_kernels.RATES),
-    "gmlp": ("gMLP", *GMLP, exp_kernels.RATES),
-    "mega": ("MEGA", *MEGA, exp_multitask.RATES),
+    "transformer": ("Transformer", exp_multitask.TABLES["transformer"], MULTITASK, exp_multitask.RATES),
+    "learned": ("learned", exp_multitask.TABLES["transformer"], MULTITASK, exp_positional.RATES),
+    "s4": ("S4", exp_kernels.TABLES["s4"], KERNELS, exp_kernels.RATES),
+    "gmlp": ("gMLP", exp_kernels.TABLES["gmlp"], KERNELS, exp_kernels.RATES),
+    "mega": ("MEGA", exp_multitask.TABLES["mega"], MULTITASK, exp_multitask.RATES),
 }
 MINI_IMAGE = dict(epochs=2, batch_size=16, lr=1e-3)  # five orders of whole cells would take a day
-SMOKE = dict(
-    model=dict(depth=2, d_model=32, d_hidden=32, heads=2, d_ff=64, d_attention=16, ema_dim=4, d_state=16),
-    train=dict(lr=3e-3, batch_size=16, epochs=2),
-)
+SMOKE = {"model": exp_multitask.SMOKE["model"] | {"d_state": 16}, "train": exp_multitask.SMOKE["train"]}
 COLOURS = {"K=1 (bag of symbols)": records.GREY, "K=5": records.ORANGE, "K=31": "#7A3B00"}
 COLOURS |= {"gMLP": records.GREEN, "S4": records.BLUE, "S5": "#56B4E9", "Transformer": "#CC79A7"}
-
-
-def colour(row, i):
-    """That of a row's model, alike in both figures; of others the i-th of matplotlib's."""
-    return COLOURS.get(row.partition(",")[0], f"C{i}")
 
 
 # ------------------------------------------------------------------------------------------ one cell
 
 
 def row_and_table(args, name, model, kernel, stride):
-    """(row, recipe) of one cell of the dial: those of the model's own script, and the order. The order itself
-    is data.strided."""
+    """(row, recipe) of one cell of the dial: those of the model's own script, and the order, which
+    data.strided makes."""
     row, table, mini, rates = MODELS[model]
     row = row.format(kernel=kernel) + (", no techniques" if args.no_techniques else "")
     recipe = common.table_recipe(args, name, row, table, mini, rates)
@@ -95,9 +82,7 @@ def build(task, recipe):
 
 
 def run_cell(args, name, model, kernel, stride, seed):
-    cell = {"stride": stride}
-    if kernel:
-        cell["kernel"] = kernel
+    cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
     if args.no_techniques:
         cell["techniques"] = "no"
     row, table = row_and_table(args, name, model, kernel, stride)
@@ -172,10 +157,11 @@ def measure(args, name):
     runs, table, curves = {}, [], {}
     for r in records.finished_runs(args, name, (records.experiment(__file__), *ALSO)):
         row = r["row"].removesuffix(", s=1")
-        if r["hp"].get("train", {}).get("stride", 1) == 1:
+        if r["hp"]["train"].get("stride", 1) == 1:
             runs[row] = max(r, runs.get(row, r), key=lambda run: run["val_acc"])
+    title = data.TITLES[name]
     if not runs:
-        raise common.UserError(f"no finished run of {data.TITLES[name]} in {args.out}; train one first")
+        raise common.UserError(f"no finished run of {title} in {args.out}; train one first")
     task = data.load_for(args, name, {"train": {"technique": None}}, seed=0)
     distances = [d for d in DISTANCES if d < task.max_length]
     for row, r in runs.items():
@@ -184,37 +170,40 @@ def measure(args, name):
         start = models.SequenceModel(**state["arguments"])
         kinds = ("trained", model, False), ("untrained", start, False), ("shuffled", model, True)
         for kind, network, shuffle in kinds:
-            curves[row, kind] = interactions(network, task, distances, shuffle=shuffle)
-            mean, most = summarised(distances, curves[row, kind], task.max_length)
+            sizes = curves[row, kind] = interactions(network, task, distances, shuffle=shuffle)
+            mean, most = summarised(distances, sizes, task.max_length)
             table.append([f"{row}, {r['test_acc']:.1%}", kind, f"{mean:.0f}", most])
-    print(f"### Range of trained models, {data.TITLES[name]}\n")
+    print(f"### Range of trained models, {title}\n")
     print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
-    plot_range(distances, curves, data.TITLES[name], args.out / f"range-{name}.png")
-
-
-def plot_range(distances, curves, title, path):
-    """curves: {(row, kind): sizes}, see measure."""
-    figure, axis = records.pyplot().subplots(figsize=(9, 4.8), layout="constrained")
-    for i, row in enumerate(dict.fromkeys(row for row, _ in curves)):
-        for kind, style, label in (("untrained", ":", None), ("trained", ".-", row)):
+    figure, axis = axes(f"{title}: how far apart do positions interact?")
+    axis.plot([], [], "k:", label="before training")
+    for i, row in enumerate(runs):
+        for kind, style, label in (("trained", ".-", row), ("untrained", ":", None)):
             y = curves[row, kind] / max(curves[row, kind].max(), 1e-300)
             axis.plot(distances, y, style, color=colour(row, i), label=label)
-    axis.plot([], [], "k:", label="before training")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
-    axis.xaxis.set_major_formatter("{x:g}")
     axis.set(xlabel="distance of two positions (symbols)", ylabel="interaction / its maximum")
-    axis.set_title(f"{title}: how far apart do positions interact?")
-    axis.grid(alpha=0.3)
     records.legend_below(figure, [axis])
-    records.save_figure(figure, path)
+    records.save_figure(figure, args.out / f"range-{name}.png")
+
+
+def axes(title):
+    figure, axis = records.pyplot().subplots(figsize=(9, 4.8), layout="constrained")
+    axis.set_title(title)
+    axis.grid(alpha=0.3)
+    return figure, axis
+
+
+def colour(row, i):
+    """That of a row's model, alike in both figures; of others the i-th of matplotlib's."""
+    return COLOURS.get(row.partition(",")[0], f"C{i}")
 
 
 # ------------------------------------------------------------------------------------------ the dial's table
 
 
 def row_at_1(record):
-    """The row here of a run of another script: in the paper's order it is the same training, except on mini
-    Image."""
+    """The row here of a run of another script: at s = 1 it is the same training, except on mini Image."""
     if record["task"] != "image" or record["budget"] != "mini":
         return f"{record['row']}, s=1"
 
@@ -228,7 +217,7 @@ def of_the_dial(found):
     exp, tables, known = records.experiment(__file__), {}, []
     for r in found:
         if r["exp"] == exp or r["exp"] in ALSO:
-            train = {"stride": 1} | r["hp"].get("train", {})  # only our own records say it
+            train = {"stride": 1} | r["hp"]["train"]  # only our own records say it
             known.append(r | {"hp": r["hp"] | {"train": train}})
     for r in records.rows_of(known, exp, ALSO):
         row = "; ".join(filter(None, [r["row"].rpartition(", s=")[0], r["terms"]]))
@@ -244,9 +233,9 @@ def of_the_dial(found):
 
 def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
+    exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, records.experiment(__file__), records.experiment(args.against))
-    both = records.yours_and_ours(args.out)
+        return records.compare(args, exp, records.experiment(args.against))
     yours, ours = map(of_the_dial, both)
     tiers = ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
     for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):
@@ -254,7 +243,7 @@ def report(args):
         if any(cells):
             print_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not any((*yours, *ours)):
-        print(f"no run of {records.experiment(__file__)} yet; train one first")
+        print(f"no run of {exp} yet; train one first")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run.")
     print(f"What it means: python claims.py\n{records.differences(*both)}")
 
@@ -278,12 +267,12 @@ def print_dial(name, tier, yours, ours, path):
 
 def plot_dial(yours, ours, title, words, path):
     """Accuracy in each of some orders, {order: words}: this repository's runs as lines, yours as crosses."""
-    figure, axis = records.pyplot().subplots(figsize=(7, 4.4), layout="constrained")
+    figure, axis = axes(f"{title}: what if neighbours are sent far apart?")
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
         for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):
-            there = [(x, cells[row, s]) for x, s in enumerate(words) if (row, s) in cells]
-            if there:
-                x, groups = zip(*there)
+            x = [x for x, s in enumerate(words) if (row, s) in cells]
+            groups = [cells[row, s] for s in words if (row, s) in cells]
+            if groups:
                 y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                 label = row.replace(", no techniques", "") + whose
                 axis.errorbar(x, y, yerr=error, fmt=marker, color=colour(row, i), label=label)
@@ -292,8 +281,6 @@ def plot_dial(yours, ours, title, words, path):
     axis.set_xticks(range(len(words)), words.values())
     axis.set_xlabel("how far apart former neighbours lie (positions)")
     axis.set_ylabel("test accuracy (%) and its standard error")
-    axis.set_title(f"{title}: what if neighbours are sent far apart?")
-    axis.grid(alpha=0.3)
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
 
@@ -319,19 +306,20 @@ def main(argv=None):
     # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
-        if args.figure and not args.report:
-            for name in common.chosen(args.task, TASKS):
+        if args.report:
+            return report(args)
+        names, default = common.chosen(args.task, TASKS), ["bag", "conv", "transformer", "s4", "gmlp"]
+        if args.figure:
+            for name in names:
                 measure(args, name)
             return
-        if not args.report:
-            default = ["conv"] if args.smoke else ["bag", "conv", "transformer", "s4", "gmlp"]
-            strides = args.stride or ([16] if args.smoke else STRIDES)
-            kernels = args.kernel[:1] if args.smoke else args.kernel
-            chosen = common.chosen(args.model or default, MODELS)
-            pairs = [(m, kernel) for m in chosen for kernel in (kernels if m == "conv" else [None])]
-            names = data.require(common.chosen(args.task, TASKS), args)
-            cells = [(name, *pair, stride) for name, pair, stride in product(names, pairs, strides)]
-            records.run_cells(args, cells, run_cell)
+        strides, kernels = STRIDES, args.kernel
+        if args.smoke:
+            default, strides, kernels = ["conv"], [16], kernels[:1]
+        chosen = common.chosen(args.model or default, MODELS)
+        pairs = [(m, kernel) for m in chosen for kernel in (kernels if m == "conv" else [None])]
+        cells = product(data.require(names, args), pairs, args.stride or strides)
+        records.run_cells(args, [(name, *pair, stride) for name, pair, stride in cells], run_cell)
         if not args.smoke:
             report(args)
 

@@ -32,13 +32,14 @@ class RunningMean(torch.nn.Module):
 models.BLOCKS["running-mean"] = RunningMean
 
 
-def majority(limit, n=2000, length=63):
+def majority(limit, length=63):
     """A task made in code: which of two symbols is more frequent?"""
-    symbols = torch.randint(2, (n, length), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    label, splits = (symbols.sum(1, dtype=torch.int64) * 2 > length).long(), {}
-    for split, start, stop in (("train", 0, n - 400), ("val", n - 400, n - 200), ("test", n - 200, n)):
-        offsets = length * torch.arange(stop - start + 1)  # where each example begins, and the last one ends
-        splits[split] = data.Split(symbols[start:stop].flatten(), offsets, label[start:stop])
+    draw, splits = torch.Generator().manual_seed(0), {}
+    for split, n in (("train", 1600), ("val", 200), ("test", 200)):
+        symbols = torch.randint(2, (n, length), dtype=torch.uint8, generator=draw)
+        offsets = length * torch.arange(n + 1)  # where each example begins, and the last one ends
+        label = (symbols.sum(1, dtype=torch.int64) * 2 > length).long()
+        splits[split] = data.Split(symbols.flatten(), offsets, label)
     source = data.described(splits, "generated")  # with the hash that makes two runs comparable
     task = data.Task("majority", classes=2, vocab=3, first_id=1, max_length=length, **splits, source=source)
     return data.dressed(task, limit=limit)
@@ -57,8 +58,8 @@ def run_cell(args, name, seed):
     recipe = common.flagged(args, table, SMOKE)  # --epochs, --lr and the like
     size = dict(vocab=task.vocab, classes=task.classes)
     records.run_cell(
-        args, __file__, row="running mean", model="running-mean", cell={}, task=task, hp=recipe, table=table,
-        build=lambda: models.SequenceModel(**recipe["model"], **size), seed=seed,
+        args, __file__, row="running mean", model="running-mean", cell={}, task=task, hp=recipe, seed=seed,
+        build=lambda: models.SequenceModel(**recipe["model"], **size), table=table,
         loss_fn=common.classify_loss,
     )  # fmt: skip
 

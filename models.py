@@ -24,8 +24,8 @@ Conventions
     - Complex parameters are real ones with a last axis (real, imaginary): fused optimisers refuse others.
     - FFTs, phases and scans run in at least float32 whatever the autocast; float64 stays float64.
     - A parameter's own learning rate or decay is its attribute p.optim; others are decayed by their name.
-    - taps(L) of a block -> [(taps (channels, n), distance of the first one)] for each direction: what its
-      convolution is at the moment. For S5 and LRU, which have a kernel for each PAIR of channels: system().
+    - taps(L) of a block with a kernel(L) -> [(taps (channels, n), distance of the first one)] for each
+      direction. For S5 and LRU, which have a kernel for each PAIR of channels: system().
 """
 
 import functools
@@ -47,7 +47,7 @@ def zero_padding(x, mask):
 
 def surely_full(mask):
     """True only if the mask is known, without waiting for a GPU, to be all True: one stored value repeated
-    (data.Task.gather), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
+    (as data.py makes them), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
     if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
         return True
     return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
@@ -70,8 +70,8 @@ def at_least_float32(x):
 
 
 def full_precision(function):
-    """Run `function` outside autocast, which would turn the matrix products of a kernel into bf16 and does
-    not protect FFTs on CUDA. The function itself casts what it is given with `at_least_float32`."""
+    """Run `function` outside autocast, which would turn the matrix products of a kernel into bf16. The
+    function itself casts what it is given with `at_least_float32`."""
 
     @functools.wraps(function)
     def wrapper(*args):
@@ -124,10 +124,12 @@ def require_length(L, longest, what):
 class Norm(nn.Module):
     """The papers' three normalisations of x (B, L, D).
 
-    "layer"  over D, nn.LayerNorm.
-    "batch"  over all VALID positions of the batch and of all ranks, per channel; running averages in eval
-             mode. With it, splitting a batch into micro-batches is not the same mathematics.
-    "scale"  g x / sqrt(mean x^2 + eps) with one scalar g (MEGA's ScaleNorm).
+    "layer"  over D
+    "batch"  per channel over all VALID positions of the batch and of all ranks; in eval mode by running
+             averages. With it, splitting a batch into micro-batches is not the same mathematics.
+    "scale"  g x / sqrt(mean x^2 + eps) with one scalar g (MEGA's)
+    deviation: the originals of "batch" count padding positions too, so that a text's statistics depend on
+    the longest text of its batch; we leave padding out.
     """
 
     def __init__(self, kind, d_model, momentum=0.1):
@@ -148,8 +150,6 @@ class Norm(nn.Module):
         if not self.training or (not several_ranks() and surely_full(mask) and mask.numel() > 1):
             state = self.running_mean, self.running_var, self.weight, self.bias
             return F.batch_norm(x.flatten(0, 1), *state, self.training, self.momentum, self.eps).view_as(x)
-        # deviation: the originals count padding positions too, so that a text's statistics depend on the
-        # longest text of its batch; we leave padding out.
         valid = mask.unsqueeze(-1).to(x.dtype)
         count = sum_over_ranks(valid.sum()).clamp(min=1)
         mean = sum_over_ranks((x * valid).sum((0, 1))) / count
@@ -166,7 +166,7 @@ def several_ranks():
 
 
 def sum_over_ranks(x):
-    """Sum of x over all ranks. Every rank's loss reads it, so its gradient is summed over the ranks too."""
+    """Sum of x over all ranks; its gradient is summed over the ranks too, as every rank's loss reads it."""
     if not several_ranks():
         return x
     from torch.distributed.nn.functional import all_reduce  # not in every build of torch
@@ -202,7 +202,7 @@ class ResidualBlock(nn.Module):
             return F.dropout(x, self.dropout, self.training)
         return F.dropout1d(x.mT, self.dropout, self.training).mT if self.dropout else x
 
-    def taps(self, L):  # see the top of this file; of a block with a kernel(L) -> rows from lags 0 and -1 on
+    def taps(self, L):  # see the top of this file
         return [(taps[:, : L - first], first) for first, taps in enumerate(self.kernel(L))]
 
 
@@ -210,7 +210,7 @@ class ResidualBlock(nn.Module):
 
 
 def fft_size(minimum):
-    """Smallest 2^a (1, 3, 5, 9 or 15) of at least `minimum`: fast for every FFT library."""
+    """Smallest 2^a (1, 3, 5, 9 or 15) of at least `minimum`."""
     return min(odd << max(1, math.ceil(math.log2(minimum / odd))) for odd in (1, 3, 5, 9, 15))
 
 
@@ -232,7 +232,7 @@ class ConvolveFFT(torch.autograd.Function):
         place  0  1  2  3  4  5  6  7
         lag    0  1  2  .  .  . -2 -1
     n >= L + the longest reach keeps what wraps around away from the L positions that are read. torch's own
-    derivative of rfft takes twice as long. A GPU keeps u for the gradient: its spectrum is twice as large.
+    derivative takes twice as long. A GPU keeps u for it, whose spectrum is twice as large.
     """
 
     @staticmethod
@@ -317,8 +317,8 @@ def chunked_conv1d(x, weight, bias, groups=1):
     """F.conv1d with "same" padding for a centred odd kernel that mixes channels, by short FFTs.
 
     x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H) in at least float32. Overlap-save: windows
-    of n positions, one every S = n - K + 1, meet the kernel in the frequency domain, one C x H product for
-    each frequency; of the n sums S do not wrap around. On a CPU a quarter of F.conv1d's time for K = 31.
+    of n positions, one every S = n - K + 1, meet the kernel in the frequency domain; of the n sums S do not
+    wrap around. On a CPU a quarter of F.conv1d's time for K = 31.
     """
     x, weight = at_least_float32(x), at_least_float32(weight)
     (B, L, _), (H, c, K) = x.shape, weight.shape
@@ -336,46 +336,33 @@ def chunked_conv1d(x, weight, bias, groups=1):
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
-    kernel      K, odd: each position sees K // 2 neighbours on each side, dilation positions apart
-    activation  name of a function of torch.nn.functional; the paper's is "relu"
+    kernel      K, odd: each position sees K // 2 neighbours on each side
     norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
                 "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
     O(L K D H / groups), less for long kernels on a CPU. Sources: paper A, Section 8, Appendix A.2, Table 7.
     """
 
-    def __init__(
-        self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre", activation="relu",
-        dilation=1,
-    ):  # fmt: skip
+    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
         super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
         if kernel % 2 == 0 or norm_place not in ("pre", "post", "after"):
             raise ValueError(f"kernel is odd, norm_place pre, post or after; got {kernel}, {norm_place!r}")
-        self.norm_place, self.activation = norm_place, getattr(F, activation)
-        shape = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
-        self.conv = nn.Conv1d(d_model, d_hidden, kernel, **shape)
+        self.norm_place = norm_place
+        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
         self.linear = nn.Linear(d_hidden, d_model)
 
     def mix(self, z, mask):
-        (K,), (dilation,), groups = self.conv.kernel_size, self.conv.dilation, self.conv.groups
+        weight, bias, groups = self.conv.weight, self.conv.bias, self.conv.groups
+        K = weight.shape[2]
         # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        if z.device.type == "cpu" and dilation == 1 and K >= (7 if groups <= 16 else 41):
-            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
-        else:
-            # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
-            place = dict(padding=(0, self.conv.padding[0]), dilation=(1, dilation), groups=groups)
-            z = F.conv2d(z.mT.unsqueeze(2), self.conv.weight.unsqueeze(2), self.conv.bias, **place)
+        if z.device.type == "cpu" and K >= (7 if groups <= 16 else 41):
+            z = chunked_conv1d(z, weight, bias, groups)
+        else:  # in 2-D over one row in channels-last layout, (B, L, D) needs no transposed copies
+            z = F.conv2d(z.mT.unsqueeze(2), weight.unsqueeze(2), bias, padding=(0, K // 2), groups=groups)
             z = z.squeeze(2).mT  # (B, L, H)
         if self.norm_place == "after":
             z = self.norm(z, mask)
-        return self.linear(self.activation(z))
-
-    def taps(self, L):
-        """A row for each pair of channels; tap K // 2 is lag 0. Between dilated taps lie zeros."""
-        weight, reach = self.conv.weight.flatten(0, 1).unsqueeze(2), self.conv.padding[0]
-        weight = F.pad(weight, (0, self.conv.dilation[0] - 1)).flatten(1)
-        past, future = weight[:, : reach + 1].flip(1), weight[:, reach + 1 : 2 * reach + 1]
-        return [(past[:, :L], 0), (future[:, : L - 1], 1)]
+        return self.linear(F.relu(z))
 
 
 # ------------------------------------------------------------------------------------------ Transformer
@@ -397,8 +384,8 @@ def rotary_turns(L, dtype, *frequencies):
 
 
 def rotate(x, *frequencies):
-    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, m < D / 2,
-    theta = rotary_frequencies(*frequencies). In bf16 phases would be wrong by whole turns at L = 4,096."""
+    """Rotary positions: turn the pair (2 m, 2 m + 1) of x (..., L, D) at position t by t theta_m, theta =
+    rotary_frequencies(*frequencies). In bf16 phases would be wrong by whole turns at L = 4,096."""
     pairs, L = at_least_float32(x).unflatten(-1, (-1, 2)), x.shape[-2]
     if torch.compiler.is_compiling():  # the compiler fuses real arithmetic, and no complex one
         theta = rotary_frequencies(*frequencies).to(x.device, pairs.dtype)
@@ -417,26 +404,21 @@ def sinusoidal_positions(L, width):
     return torch.view_as_real(rotary_turns(L, torch.float64, width)).flip(-1).flatten(1)
 
 
-def keys_to_see(mask, rows=1, first=0, causal=False):
-    """Which of the keys, real where mask (B, L) is True, the queries at first, ..., first + rows - 1 may see:
-    (B or 1, 1, rows or 1, L) bool, or None for all. causal: keys up to the query. A query without any key, at
-    padding, sees all: some kernels answer no key with NaN."""
-    full = surely_full(mask)
-    if full and not causal:
+def keys_to_see(mask):
+    """Which keys, real where mask (B, L) or (B, rows, L) is True, the queries may see: (B, 1, rows or 1, L)
+    bool, or None for all. A query without any key, at padding, sees all: some kernels answer it with NaN."""
+    if surely_full(mask):
         return None
-    seen = (mask[:1] if full else mask).unsqueeze(1)
-    if causal:
-        t = torch.arange(first, first + rows, device=mask.device)
-        seen = seen & (t.unsqueeze(1) >= torch.arange(mask.shape[1], device=mask.device))
+    seen = mask if mask.ndim == 3 else mask.unsqueeze(1)
     return (seen | ~seen.any(-1, keepdim=True)).unsqueeze(1)
 
 
 class Attention(nn.Module):
     """Multi-head attention, softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
-    rotary  None; "full": paper A's, over the full width before the split into heads, so that the first head
-            turns fast and the last one slowly; "heads": the usual one, every head has all frequencies (paper
-            B). disable_half, base: see rotary_frequencies
+    rotary  "full": paper A's, over the full width before the split into heads, so that the first head turns
+            fast and the last one slowly; "heads": paper B's, the usual one, every head has all frequencies.
+            disable_half, base: see rotary_frequencies
     causal  position t attends to positions up to t
     window  None, or block-local attention for Path-X, see local_attention. O(L window D)
     deviation: paper B's code starts q, k, v and o with one matrix and lets padding be attended to.
@@ -446,8 +428,6 @@ class Attention(nn.Module):
         self, d_model, heads=4, rotary=None, disable_half=False, base=10000.0, causal=False, window=None
     ):
         super().__init__()
-        if rotary not in (None, "full", "heads"):
-            raise ValueError(f'rotary must be None, "full" or "heads"; got {rotary!r}')
         self.heads, self.rotary, self.causal, self.window = heads, rotary, causal, window
         self.frequencies = d_model // heads if rotary == "heads" else d_model, base, disable_half
         self.qkv_linear = nn.Linear(d_model, 3 * d_model)
@@ -480,7 +460,10 @@ def local_attention(q, k, v, mask, block, causal=False):
         rows = q[:, :, start : start + block]
         first = max(0, start - block)
         near = slice(first, start + (block if causal else 2 * block))
-        seen = keys_to_see(mask[:, near], rows.shape[2], start - first, causal)
+        seen = mask[:, near]
+        if causal:
+            seen = seen.unsqueeze(1).expand(-1, rows.shape[2], -1).tril(start - first)
+        seen = keys_to_see(seen)
         y.append(F.scaled_dot_product_attention(rows, k[:, :, near], v[:, :, near], attn_mask=seen))
     return torch.cat(y, 2)
 
@@ -520,17 +503,16 @@ class GMLPBlock(ResidualBlock):
     """Paper A's gMLP: x + V (Z1 * LN(conv(Z2) + b)), Z1, Z2 = GELU(U LN(x)), a free kernel of 2 L + 1 taps.
 
     d_hidden    H, the width of EACH of Z1 and Z2 (Table 6's H; the paper's shapes contradict its split)
-    max_length  longest sequence; the kernel reaches that far to both sides (causal: back only)
+    max_length  longest sequence; the kernel reaches that far to both sides
     channels    C distinct kernels, channel h uses number h mod C ("independent channels")
     Taps start at N(0, 1e-5^2). The convolution is scaled by 1 / sqrt(n_fft), n_fft the power of two from
     max_length + taps on, as by the authors' orthonormal FFT: unscaled, the gate would be open within a few
     steps of AdamW. O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
-    def __init__(self, d_model, d_hidden=256, max_length=1024, channels=2, causal=False, **residual):
+    def __init__(self, d_model, d_hidden=256, max_length=1024, channels=2, **residual):
         super().__init__(d_model, **residual)
-        self.max_length, self.causal = max_length, causal
-        taps = max_length if causal else 2 * max_length + 1
+        self.max_length, taps = max_length, 2 * max_length + 1
         self.scale = 2.0 ** (-math.ceil(math.log2(max_length + taps)) / 2)
         self.input_linear = nn.Linear(d_model, 2 * d_hidden)
         self.kernel_taps = nn.Parameter(1e-5 * torch.randn(channels, taps))
@@ -539,11 +521,10 @@ class GMLPBlock(ResidualBlock):
         self.output_linear = nn.Linear(d_hidden, d_model)
 
     def kernel(self, L):
-        """Taps (C, L) at lags 0, 1, ... and, unless causal, (C, L - 1) at lags -1, -2, ..."""
+        """Taps (C, L) at lags 0, 1, ... and (C, L - 1) at lags -1, -2, ..."""
         require_length(L, self.max_length, "gMLP was built")
-        taps, zero = self.scale * self.kernel_taps, 0 if self.causal else self.max_length  # zero: of lag 0
-        past = taps[:, zero : zero + L]
-        return [past] if self.causal else [past, taps[:, zero - L + 1 : zero].flip(1)]
+        taps, zero = self.scale * self.kernel_taps, self.max_length  # zero: place of lag 0
+        return [taps[:, zero : zero + L], taps[:, zero - L + 1 : zero].flip(1)]
 
     def mix(self, x, mask):
         gate, z = F.gelu(self.input_linear(x)).chunk(2, -1)
@@ -561,8 +542,8 @@ class GMLPBlock(ResidualBlock):
 class KernelBlock(ResidualBlock):
     """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR, SGConv and free taps.
 
-    kernel(L) -> (Ch, H, L): row 0 acts on the past (lags 0, 1, ...), row 1, unless causal, on the future
-    (lags -1, -2, ...). Dropout after GELU and on the output. O(H L log L + L H^2) plus the kernel.
+    kernel(L) -> (Ch, H, L): row 0 acts on lags 0, 1, ..., row 1, unless causal, on lags -1, -2, ... Dropout
+    after GELU and on the output. O(H L log L + L H^2) plus the kernel.
     """
 
     def __init__(self, d_model, causal=False, **residual):
@@ -619,9 +600,9 @@ def cauchy_sum(V, size, circle):
 
 
 def dplr_table(L, dtype):
-    """What dplr_kernel needs of its frequencies, theta = 2 pi k / L, k = 0 .. L / 2: c^2, -4i s c and -4 s^2
-    of the denominators, then 2i s and -c, each times 2 e^(i theta / 2) for the result and times 2 c for
-    1 + omega: (7, f). In float64: as float32 powers of exp(2 pi i / L) they would cost three digits."""
+    """Of dplr_kernel's frequencies: c^2, -4i s c, -4 s^2 of the denominators, then 2i s and -c, each times 2
+    e^(i theta / 2) for the result and times 2 c for 1 + omega: (7, L / 2 + 1). In float64: as float32 powers
+    of exp(2 pi i / L) they would cost three digits."""
     half = torch.arange(L // 2 + 1, dtype=torch.float64) * (math.pi / L)
     s, c = half.sin(), half.cos()
     sides = torch.stack([2 * torch.complex(c, s), 2 * c + 0j])
@@ -672,7 +653,7 @@ class S4Block(KernelBlock):
     """S4: the kernel of x' = A x + B u, y = C x, A = diag(Lambda) - P P*, bilinear steps dt, from HiPPO-LegS.
 
     d_state     N; N / 2 conjugate pairs are stored
-    max_length  the kernel is always evaluated at this length and cut; longer sequences are refused
+    max_length  the kernel is always evaluated at this length and cut
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h starts log-uniform in between
     ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
@@ -798,7 +779,7 @@ class SGConvBlock(KernelBlock):
 class FreeBlock(KernelBlock):
     """S4's block with free taps: k = sign(w) max(|w| - threshold, 0), w for each row, channel and lag.
 
-    max_length      taps of each row; longer sequences are refused
+    max_length      taps of each row
     threshold       lambda of the soft threshold: most taps start at zero
     kernel_dropout  probability that a tap is left out of a training step (the others grow accordingly)
     kernel_lr       that of the taps, which do not decay
@@ -824,8 +805,8 @@ class DiagonalScan(torch.autograd.Function):
     """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; bidirectional:
     also from the end, x_t = exp(log_pole) x_(t+1) + v_t.
 
-    v (P, B, L), log_pole (P,), complex -> (x,) or (x, x from the end), each as v. O(P B L T), see
-    scan_blocks. The gradient is the scan of the gradient, the other way round and with the conjugate pole.
+    v (P, B, L), log_pole (P,), complex -> (x,) or (x, x from the end), each as v. The gradient is the scan of
+    the gradient, the other way round and with the conjugate pole.
     """
 
     @staticmethod
@@ -885,8 +866,8 @@ class StateSpaceBlock(ResidualBlock):
     """Base of S5 and LRU: one state space for all features, a batch norm, dropout tied over positions.
 
     system() -> (log pole (P,), B (P, H), C (H, P or 2 P)), complex, of x_t = exp(log pole) x_(t-1) + B u_t,
-    y = Re(C x) + D u. With two directions, unless causal, x also runs from the end, C = [forward, backward],
-    and both include position t. GELU in its tanh form, dense layers LeCun normal, as the authors'. O(P L H).
+    y = Re(C x) + D u. Unless causal, x also runs from the end, C = [forward, backward], and both include
+    position t. GELU in its tanh form, dense layers LeCun normal, as the authors'. O(P L H).
     """
 
     def __init__(self, d_model, causal=False, norm="batch", tie_dropout=True, **residual):
@@ -978,7 +959,7 @@ class LRUBlock(StateSpaceBlock):
     lambda starts uniform in area on the ring r_min .. r_max, its phase up to 6.28; gamma = sqrt(1 -
     |lambda|^2). d_state is P. ssm_lr is that of nu, theta, gamma and B, which do not decay.
     Source: Orvieto et al. 2023; NicolasZucchet/minimal-LRU.
-    deviation: two directions as in S5, C of 2 P columns, where the original has one (causal=True).
+    deviation: two directions as in S5, where the original has one (causal=True).
     deviation: the authors' code decays norms and biases too; ours leaves that to the recipe of the run.
     """
 
@@ -1011,15 +992,15 @@ class DampedEMA(nn.Module):
     """MEGA's multi-dimensional damped EMA of x (B, L, D): SiLU(k * x + omega x).
 
     kernel(L) -> (D', L), k[d, l] = scale n^(-1/2) sum_j p beta gamma q^l, q = 1 - p sigmoid(alpha),
-    p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows, then backward ones, both from lag 0;
-    D' = D when causal. truncation cuts the kernel. Its first memory is some 38 positions. O(D n L + D L
-    log L). Source: Ma et al. 2022, Section 3.1; alpha and delta are those of their code, not of the paper.
+    p = sigmoid(delta), n = dim exponentials. D' = 2 D: forward rows, then backward ones, both from lag 0.
+    truncation cuts the kernel. Its first memory is some 38 positions. O(D n L + D L log L).
+    Source: Ma et al. 2022, Section 3.1; alpha and delta are those of their code, not of the paper.
     """
 
-    def __init__(self, d_model, dim=16, causal=False, truncation=None, scale=1.0):
+    def __init__(self, d_model, dim=16, truncation=None, scale=1.0):
         super().__init__()
         self.truncation, self.scale = truncation, scale
-        shape = (1 if causal else 2) * d_model, dim
+        shape = 2 * d_model, dim
         self.alpha, self.delta = (nn.Parameter(0.2 * torch.randn(shape)) for _ in range(2))
         self.beta = nn.Parameter(0.02 * torch.randn(shape) + (-1.0) ** torch.arange(dim))
         self.gamma = nn.Parameter(torch.randn(shape))
@@ -1034,9 +1015,9 @@ class DampedEMA(nn.Module):
         return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), taps)[0]
 
     def forward(self, x):
-        past, *future = self.kernel(x.shape[1]).split(x.shape[2])
-        beyond = [future[0][:, 1:], future[0][:, 0]] if future else []  # long_conv starts it at lag -1
-        return F.silu(torch.addcmul(long_conv(x.mT, past, *beyond).mT, self.omega, x))
+        past, future = self.kernel(x.shape[1]).chunk(2)
+        y = long_conv(x.mT, past, future[:, 1:], future[:, 0])  # whose k_bwd starts at lag -1
+        return F.silu(torch.addcmul(y.mT, self.omega, x))
 
 
 MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by device; elsewhere 2^28
@@ -1059,22 +1040,22 @@ class MegaBlock(ResidualBlock):
 
     m = EMA(x'), x' = norm(x) or x, [u | z r | h] = W m, q, k = z times, plus vectors, v = SiLU(W_v x'),
     x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), then x + W2 SiLU(W1 norm(x)).
-    d_hidden    E, width of v, r and of the feed-forward layer;  d_attention  Z, of q and k
-    max_length  longest sequence: the relative bias has a number for each distance
-    causal      one-directional EMA, attention to the past only
+    d_hidden     E, width of v, r and of the feed-forward layer
+    d_attention  Z, of q and k
+    max_length   longest sequence: the relative bias has a number for each distance
     ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
     O(L^2 (Z + E)). Source: Ma et al. 2022; facebookresearch/mega. Attention is softmax, as in paper A.
     """
 
     def __init__(
-        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None, causal=False,
-        norm="layer", prenorm=False, dropout=0.0,
+        self, d_model, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None, norm="layer",
+        prenorm=False, dropout=0.0,
     ):  # fmt: skip
         super().__init__(d_model, norm, prenorm=prenorm, dropout=dropout)
         D, E, Z = d_model, d_hidden, d_attention
-        self.sizes, self.causal, self.max_length = (D, Z, E, D), causal, max_length
+        self.sizes, self.max_length = (D, Z, E, D), max_length
         self.norm_ff = Norm(norm, D)
-        self.ema = DampedEMA(D, ema_dim, causal, truncation)
+        self.ema = DampedEMA(D, ema_dim, truncation)
         self.value_linear = nn.Linear(D, E)
         self.ema_linear = nn.Linear(D, sum(self.sizes))
         self.update_linear = nn.Linear(E, D)
@@ -1112,52 +1093,46 @@ class MegaBlock(ResidualBlock):
         rows, L = q.shape[2], k.shape[2]
         require_length(L, self.max_length, "MEGA was built")
         last = self.max_length - first - rows  # where the last row's window begins
-        bias = self.relative_bias[last : last + rows + L - 1].unfold(0, L, 1).flip(0)
-        seen = keys_to_see(mask, rows, first, self.causal)
-        bias = bias.to(v.dtype)
+        bias = self.relative_bias[last : last + rows + L - 1].unfold(0, L, 1).flip(0).to(v.dtype)
+        seen = keys_to_see(mask)
         bias = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
-    def taps(self, L):
-        return [(taps, 0) for taps in self.ema.kernel(L).split(self.sizes[0])]
-
 
 class EMAAttention(nn.Module):
-    """Paper A's attention with a moving average in front, of x (B, L, D) that the norm has passed.
-
-    m = EMA(x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors), v = SiLU(W_v x), o =
-    softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)), p = sigma(W_p m), result
-    p * h + (1 - p) * x. Arguments: see EMAAttentionBlock.
+    """m = EMA(x), z = SiLU(W_z m), q and k = rotary(z times and plus learned vectors), v = SiLU(W_v x), o =
+    softmax attention, g = SiLU(W_g m), h = SiLU(W_h m + U_h (g * o)), p = sigma(W_p m), p * h + (1 - p) * x,
+    of x (B, L, D) that the norm has passed. Arguments: see EMAAttentionBlock.
     """
 
-    def __init__(
-        self, D, E, Z, ema_dim=16, max_length=1024, truncation=None, disable_half=True, base=10000.0
-    ):
+    def __init__(self, D, E, Z, ema_dim=16, max_length=1024, truncation=None):
         super().__init__()
-        self.sizes = Z + E, D, D
+        self.sizes = Z, E, D, D
         taps = truncation or max_length + 1
         # deviation: the authors' factor follows each batch's length, ours max_length. Both count all lags.
         scale = 2.0 ** (-math.ceil(math.log2(max_length + 2 * taps - 1)) / 2)
-        self.ema = DampedEMA(D, ema_dim, truncation=taps, scale=scale)
+        self.ema = DampedEMA(D, ema_dim, taps, scale)
         with torch.no_grad():
             self.ema.omega.mul_(0.02)
-        self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, sum(self.sizes))
+        self.value_linear, self.ema_linear = nn.Linear(D, E), nn.Linear(D, Z + E + 2 * D)
         self.update_linear = nn.Linear(E, D, bias=False)
         self.query_key_scale = nn.Parameter(0.02 * torch.randn(2, Z))
         self.query_key_bias = nn.Parameter(torch.zeros(2, Z))
-        self.frequencies = Z, base, disable_half
 
     def forward(self, x, mask):
         x = zero_padding(x, mask)
-        zg, h, p = self.ema_linear(self.ema(x)).split(self.sizes, -1)
-        z, g = F.silu(zg).split((self.frequencies[0], self.sizes[0] - self.frequencies[0]), -1)
+        Z, E, D, _ = self.sizes
+        zg, h, p = self.ema_linear(self.ema(x)).split((Z + E, D, D), -1)
+        z, g = F.silu(zg).split((Z, E), -1)
         scale, bias = self.query_key_scale.unsqueeze(1), self.query_key_bias.unsqueeze(1)
         qk = torch.addcmul(bias, z.unsqueeze(1), scale)  # (B, 2, L, Z)
         v = F.silu(self.value_linear(x)).unsqueeze(1)
-        q, k = rotate(qk, *self.frequencies).to(v.dtype).split(1, 1)
-        # A GPU's fast kernels make no scores.
-        attend = functools.partial(attend_in_pieces, self.attend) if x.device.type == "cpu" else self.attend
-        h = F.silu(h + self.update_linear(g * attend(q, k, v, mask).squeeze(1)))
+        q, k = rotate(qk, Z, 10000.0, True).to(v.dtype).split(1, 1)  # half of the frequencies are zero
+        if x.device.type == "cpu":
+            o = attend_in_pieces(self.attend, q, k, v, mask)
+        else:  # a GPU's fast kernels make no scores
+            o = self.attend(q, k, v, mask)
+        h = F.silu(h + self.update_linear(g * o.squeeze(1)))
         return torch.lerp(x, h.to(x.dtype), torch.sigmoid(p).to(x.dtype))
 
     @staticmethod
@@ -1169,10 +1144,10 @@ class EMAAttentionBlock(TransformerBlock):
     """Paper A's MEGA, "MEGA ‡" of Table 2: a prenorm Transformer layer with EMAAttention.
 
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
-    direction, None: max_length + 1; disable_half, base: of the rotary positions of q and k. Dropout on both
-    residual branches alone. Unlike in MegaBlock (Ma et al.) the gate moves the NORMED input, there is no
-    relative bias, linear maps have torch's default init, omega ~ N(0, 0.02^2). The convolution is scaled by
-    1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first makes rms 0.017, MegaBlock's 1.07.
+    direction, None: max_length + 1. Dropout on both residual branches alone. Unlike in MegaBlock (Ma et al.)
+    the gate moves the NORMED input, there is no relative bias, linear maps have torch's default init, omega ~
+    N(0, 0.02^2). The convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first
+    makes rms 0.017, MegaBlock's 1.07.
     Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
@@ -1180,34 +1155,31 @@ class EMAAttentionBlock(TransformerBlock):
         attention = EMAAttention(d_model, d_hidden, d_attention, **options)
         super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
 
-    def taps(self, L):
-        return [(taps, 0) for taps in self.attention.ema.kernel(L).chunk(2)]
-
 
 # ------------------------------------------------------------------------------------------ decay, Mamba-2
 
 
 @full_precision
 def decayed_attention(x, b, c, log_a):
-    """y_t = sum_s (c_t . b_s) x_s a_(s+1) ... a_t over s <= t and, where log_a has a second row a', over s >
-    t too, times a'_t ... a'_(s-1). No normaliser; s = t counts once. O(L T (N + h P) + L N h P).
+    """y_t = sum_s (c_t . b_s) x_s times a_(s+1) ... a_t for s <= t, times a'_t ... a'_(s-1) for s > t. No
+    normaliser. O(L T (N + h P) + L N h P).
 
-    x (B, L, h, P), zero at padding, of h heads; b, c (B, L, N), for all heads; log_a (1 or 2, B or 1, L, h),
-    none above 0 -> (B, L, h, P), at least float32. Inside a chunk of T as attention, with the matrix of all
-    products of decays; a state (N, h P) goes from chunk to chunk. Sources: Dao and Gu 2024, arXiv 2405.21060,
-    Section 6; in both directions: Afzal et al. 2025, arXiv 2502.16249.
+    x (B, L, h, P), zero at padding, of h heads; b, c (B, L, N), for all heads; log_a (2, B or 1, L, h), of a
+    and a', none above 0 -> (B, L, h, P), at least float32. Inside a chunk of T as attention, with the matrix
+    of all products of decays; a state (N, h P) goes from chunk to chunk. Sources: Dao and Gu 2024, arXiv
+    2405.21060, Section 6; in both directions: Afzal et al. 2025, arXiv 2502.16249.
     """
     x, b, c, log_a = (at_least_float32(z) for z in (x, b, c, log_a))
     L = x.shape[1]
     T = min(L, 32 if x.device.type == "cpu" else 128)  # a GPU waits for launches, two for each chunk
     x = F.pad(x, (0, 0, 0, 0, 0, -L % T)).unflatten(1, (-1, T))  # (B, chunks, T, h, P)
     b, c = (F.pad(z, (0, 0, 0, -L % T)).unflatten(1, (-1, T)) for z in (b, c))  # (B, chunks, T, N)
-    log_a = F.pad(log_a, (0, 0, 0, -L % T)).unflatten(2, (-1, T))  # (rows, B or 1, chunks, T, h)
+    log_a = F.pad(log_a, (0, 0, 0, -L % T)).unflatten(2, (-1, T))  # (2, B or 1, chunks, T, h)
     # From the start of the chunk up to t, and from t up to its end: their differences are the products above.
-    sums = [log_a[0].cumsum(2), *(row.flip(2).cumsum(2).flip(2) for row in log_a[1:])]
+    sums = log_a[0].cumsum(2), log_a[1].flip(2).cumsum(2).flip(2)
     lags = [z.mT.unsqueeze(4) - z.mT.unsqueeze(3) for z in sums]  # (B or 1, chunks, h, t, s)
     past = torch.ones(T, T, dtype=torch.bool, device=x.device).tril()
-    decay = torch.where(past, lags[0], lags[1] if len(lags) == 2 else -torch.inf).exp()
+    decay = torch.where(past, *lags).exp()
     y = ((c @ b.mT).unsqueeze(2) * decay @ x.transpose(2, 3)).transpose(2, 3)
     for backwards, z in enumerate(sums if x.shape[1] > 1 else ()):
         whole = z[:, :, :1] if backwards else z[:, :, -1:]
@@ -1230,36 +1202,30 @@ def hand_on(left, decay, backwards):
 
 class DecayBlock(ResidualBlock):
     """Attention with decay in one residual block: x + W_out RMS(y), y = decayed_attention(X, b, c, a), with
-    X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer; causal: one row.
+    X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer.
 
     decay     "none"       a = 1: linear attention, whose order of positions only `position` can tell
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
               "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
     d_state   N, width of b and c, which all heads and both directions share
-    d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own
-    dt_min/max  -log a of the heads starts evenly spread in between on a log scale; a head reaches 1 / dt
-    b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
+    d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own. A head's -log a starts
+              between 0.001 and 1, evenly spread on a log scale; it reaches 1 / that many positions
     Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
-    RMS norm keeps the scale); Mamba-2, arXiv 2405.21060; LION (both directions), arXiv 2502.16249.
+    RMS norm keeps the scale); decayed_attention's.
     """
 
-    def __init__(
-        self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, dt_min=0.001, dt_max=1.0,
-        b_bias=False, causal=False, **residual,
-    ):  # fmt: skip
+    def __init__(self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, **residual):
         super().__init__(d_model, **residual)
-        H, self.rows = d_hidden or d_model, 1 if causal else 2
+        H = d_hidden or d_model
         if decay not in ("none", "fixed", "selective") or H % heads:
             raise ValueError(f"decay is none, fixed or selective; heads divide {H}; got {decay!r}, {heads}")
         self.heads = 1 if decay == "none" else heads
-        self.sizes = H, d_state, d_state, self.rows * heads if decay == "selective" else 0
+        self.sizes = H, d_state, d_state, 2 * heads if decay == "selective" else 0
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
         if decay == "none":
-            self.register_buffer("dt_bias", torch.full((self.rows, 1), -torch.inf))  # softplus makes it 0
+            self.register_buffer("dt_bias", torch.full((2, 1), -torch.inf))  # softplus makes it 0
         else:
-            dt = torch.logspace(math.log10(dt_min), math.log10(dt_max), heads).repeat(self.rows, 1)
-            self.dt_bias = nn.Parameter(torch.log(torch.expm1(dt)))
-        self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
+            self.dt_bias = nn.Parameter(torch.logspace(-3, 0, heads).repeat(2, 1).expm1().log())
         self.norm_output = nn.RMSNorm(H, eps=1e-5)
         self.output_linear = nn.Linear(H, d_model, bias=False)
 
@@ -1268,23 +1234,18 @@ class DecayBlock(ResidualBlock):
         return self.output_linear(self.norm_output(self.attend(x, b, c, dt)))
 
     def attend(self, x, b, c, dt):
-        """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, rows heads) or of no width -> as x."""
-        dt = torch.stack(at_least_float32(dt).chunk(self.rows, 2)) if dt.shape[2] else 0.0
+        """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, 2 heads) or of no width -> as x."""
+        dt = torch.stack(at_least_float32(dt).chunk(2, 2)) if dt.shape[2] else 0.0
         log_a = -F.softplus(dt + self.dt_bias[:, None, None]).expand(-1, -1, x.shape[1], -1)
-        x = x.unflatten(2, (self.heads, -1))
-        y = decayed_attention(x, b, c, log_a).flatten(2)
-        if self.b_bias is not None:  # (c . beta_p) is the same for all s
-            one = x.new_ones(*x.shape[:2], 1)
-            y = y + (at_least_float32(c) @ self.b_bias) * decayed_attention(x, one, one, log_a).flatten(2)
-        return y
+        return decayed_attention(x.unflatten(2, (self.heads, -1)), b, c, log_a).flatten(2)
 
 
 class Mamba2Block(DecayBlock):
     """Selective decay inside Mamba-2's block: x + W_out RMS((y + D X) * SiLU(z)), where X, b and c have
     passed a depthwise convolution and SiLU, and the gate z is linear in norm(x).
 
-    expand, d_conv  H = expand D; taps, of lags 0, 1, ... as published: causal changes the mixer alone
-    Others as in DecayBlock. Source: Dao and Gu 2024, arXiv 2405.21060, Section 7; state-spaces/mamba.
+    expand, d_conv  H = expand D; taps, of lags 0, 1, ... as published: only the mixer has two directions
+    Source: Dao and Gu 2024, arXiv 2405.21060, Section 7; state-spaces/mamba.
     deviation: X is not multiplied by the step, which here each direction has; its factor A is 1.
     """
 

@@ -14,7 +14,7 @@ import exp_multitask
 
 
 def test_samples_of_a_plan_are_near_its_mean():
-    task = bench.stand_in("text", 50 * 16, bench.recipe("conv-5", "text"))
+    task = bench.stand_in("text", bench.recipe("conv-5", "text"), 50 * 16)
     assert 1100 < float(task.lengths["train"].float().mean()) < 1500
     plan = task.plan(16, torch.Generator().manual_seed(0), True)
     short = torch.arange(3)  # what is left over at the end of an epoch
@@ -55,6 +55,6 @@ def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
     lines = [json.loads(line) for line in rows.read_text().splitlines()]
     assert [line["part"] for line in lines] == ["step", "memory"] and lines[0]["ms"] > 0
     recipe = bench.recipe("s5", "text")
-    model = exp_multitask.build(bench.empty_task("text", recipe), recipe)
+    model = exp_multitask.build(bench.stand_in("text", recipe), recipe)
     assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
     assert "| s5    | text | 50 " in capsys.readouterr().out

@@ -31,8 +31,8 @@ def cell(row, *accuracies, **more):
 def verdict(groups, low=None, high=None, who="A", variance=1e-4, df=30):
     """That of "first row over second row" where these are all cells."""
     cells = {(g[0]["exp"], g[0]["task"], g[0]["row"]): g for g in groups}
-    claim = Claim("name", "words", claims.lead("locality", "text", groups[0][0]["row"], groups[1][0]["row"]),
-                  low, high, "2026-11-24 13:00")  # fmt: skip
+    cells_of = claims.lead("locality", "text", groups[0][0]["row"], groups[1][0]["row"])
+    claim = Claim("name", "words", low, high, "2026-11-24 13:00", cells_of)
     return claims.judge(claim, who, cells, {"text": (variance, df)}).verdict
 
 
@@ -93,7 +93,7 @@ def test_errors_of_signed_cells_add_as_squares():
 
 A = cell("a", 0.700, 0.701, 0.699)  # with pooled deviation 1 the error of a difference of two is 0.82
 B = cell("b", 0.650, 0.651, 0.649)
-T30 = 1.697, 2.042
+A_OVER_B = Claim("name", "words", 1, None, "2026-11-24 13:00", claims.lead("locality", "text", "a", "b"))
 
 
 def test_verdicts_follow_the_interval():
@@ -121,7 +121,7 @@ def test_no_verdict_below_three_seeds():
 
 
 def test_a_cell_that_is_missing_gives_no_number():
-    claim = Claim("name", "words", claims.lead("locality", "text", "a", "b"), 1, None, "2026-11-24 13:00")
+    claim = A_OVER_B
     judged = claims.judge(claim, "A", {("locality", "text", "a"): A}, {"text": (1e-4, 30)})
     assert judged.verdict == "not run" and judged.points is None
 
@@ -146,7 +146,7 @@ def test_a_pretraining_that_restored_the_commonest_symbol_is_not_tested():
 def test_runs_that_had_finished_are_counted_by_their_dates():
     late = [r | {"date": "2026-11-24T13:00:01+00:00"} for r in B[:2]]
     cells = {("locality", "text", "a"): A, ("locality", "text", "b"): late}
-    claim = Claim("name", "words", claims.lead("locality", "text", "a", "b"), 1, None, "2026-11-24 13:00")
+    claim = A_OVER_B
     assert claims.judge(claim, "A", cells, {"text": (1e-4, 30)}).known == (3, 5)
 
 
