@@ -174,13 +174,13 @@ def test_a_planted_n_gram_is_found_by_those_that_reach_it():
         return exp_ngrams.learn(counts, task.splits, "counts", 2, 1 << 22, 1)[-1]["test_acc"]
 
     short, long = random_texts(400, 8, (30, 31)), random_texts(400, 8, (60, 61))
-    labels, draw = [i % 2 for i in range(400)], torch.Generator().manual_seed(2)
-    for text, marked, label in zip(short, long, labels):
-        at = int(torch.randint(2, 10, (1,), generator=draw))
+    labels, draw = [i % 2 for i in range(400)], torch.Generator()
+    starts = torch.randint(2, 10, (400,), generator=draw.manual_seed(2)).tolist()
+    marks = torch.randint(10, 35, (400,), generator=draw.manual_seed(3)).tolist()
+    for text, marked, label, at, mark in zip(short, long, labels, starts, marks):
         text[at : at + 3] = [1, 2, 3 if label else 5]
         text[at + 12 : at + 15] = [4, 2, 5 if label else 3]
-        at = int(torch.randint(10, 35, (1,), generator=draw))
-        marked[at] = marked[at + (14 if label else 10)] = 1
+        marked[mark] = marked[mark + (14 if label else 10)] = 1
     assert got(short, n=3, gap=1) == got(short, lags="0 1 2") > 0.99 and got(short, n=2, gap=1) < 0.62
     assert got(long, n=2, gap=10) > 0.99 and got(long, n=3, gap=3) < 0.62
 
@@ -204,6 +204,7 @@ def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
     """The stand-in passes for the data, so that the run counts."""
     whole = data.load
     monkeypatch.setattr(data, "load", lambda *args, **how: whole(*args, **how | {"smoke": True}))
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
