@@ -252,6 +252,8 @@ def column(table, tasks, task):
     at = tasks.index(task)
 
     def value(row):
+        if isinstance(row, tuple) and len(row) != len(tasks):
+            raise UserError(f"a row of the table has {len(row)} values for {len(tasks)} tasks: {row}")
         return row[at] if isinstance(row, tuple) else row
 
     return {part: {name: value(row) for name, row in rows.items()} for part, rows in table.items()}
@@ -668,6 +670,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             train, val = means(at["totals"]), measure("val")
             tick(at)
             keep_validation(folder, at, steps, train, val, model, learning_rate(optimizer), hp)
+            warn_at_chance(at["curve"], task, math.ceil(steps / period))
             schedule.on_epoch(train["loss"])
             at["totals"] = {}
             over = at["step"] == steps or any_rank(at["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
@@ -895,6 +898,15 @@ def require_finite(at, model, optimizer, schedule):
 def chance(split):
     """Accuracy of always answering the commonest class of a split."""
     return float(torch.bincount(split.label).max()) / len(split.label)
+
+
+def warn_at_chance(curve, task, epochs):
+    """Warn once, after a tenth of the epochs (at least 5), if no accuracy so far was clearly above chance."""
+    share = chance(task.val)
+    enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
+    if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
+        print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
+        print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
 
 
 def require_compiler(mode, device):

@@ -940,15 +940,19 @@ def load_for(args, name, recipe, seed):
     """The task `name` as the common flags `args` and a recipe want it; see load. Its technique is one
     of paper A's (Section 3), or None."""
     technique = recipe["train"].get("technique")
-    arguments = {
+    known = {
         None: {},
         "augment paper": {"augment": "paper"},
         "augment flip": {"augment": "flip"},
         "three sets": {"levels": tuple(pathfinder.FOLDERS)},
         "denoise": {"denoise": True},
         "shuffle": {"shuffle": True},
-    }[technique]
-    arguments |= {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
+    }
+    if technique not in known:
+        raise DataError(f"technique {technique!r}: give one of {', '.join(map(str, known))}")
+    arguments = known[technique] | {
+        flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")
+    }
     return load(name, args.data_dir, seed=seed, stride=recipe["train"].get("stride", 1), **arguments)
 
 

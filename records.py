@@ -121,9 +121,9 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     name, seed, hp = run_name(identity), identity["seed"], identity["hp"]["train"]
     with claimed(args, name) as folder:
         torch.manual_seed(common.stream(seed, "init"))
-        model = build()
+        model = built(build)
         bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
-        announce(folder, identity["hp"], model, task, "bf16" if bf16 else "float32")
+        announce(folder, identity, row, model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
         del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
@@ -142,12 +142,35 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     return line
 
 
-def announce(folder, hp, model, task, precision):
+def built(build):
+    """build(), where a wrong argument or block gets one sentence."""
+    try:
+        return build()
+    except ValueError as error:
+        raise UserError(f"the model cannot be built: {error}") from error
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise UserError(f'the model cannot be built: {error}; see the recipe\'s rows of "model"') from error
+
+
+def known_time(identity, row, steps):
+    """How long a run like this took on the machine that this repository's record names, in words."""
+    place, mini = [identity["exp"], identity["task"], row], identity["mini"]
+    for r in read_records(sorted(RESULTS.glob("*.jsonl"))):
+        if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
+            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
+    return ""
+
+
+def announce(folder, identity, row, model, task, precision):
     """The first lines of a training: its folder, its size, its data and length, its recipe."""
+    hp = identity["hp"]
     steps, _ = common.training_length(task, hp["train"])
+    known = "" if identity["smoke"] else known_time(identity, row, steps)
     print(f"\n{folder}\n  {sum(p.numel() for p in model.parameters()):,} parameters, {precision}")
     examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
-    print(f"  {examples} ({task.source['from']}), {steps:,} steps")
+    print(f"  {examples} ({task.source['from']})\n  {steps:,} steps{known}")
     rows = " ".join(f"{row}={value}" for part in hp.values() for row, value in part.items())
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
@@ -205,7 +228,10 @@ def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
     worth = TIERS[line["budget"]] + (f", {line['terms']}" if line["terms"] else "")
     if isinstance(paper, float):
-        worth += f"; the paper: {paper:.2f}" + (" (full size)" if line["budget"] != "paper" else "")
+        full = line["budget"] == "paper"
+        worth += (
+            f"; the paper: {paper:.2f}" if full else f" (not comparable: the paper at full size {paper:.2f})"
+        )
     table = f"python {args.argv[0]} --report --out {args.out}"
     if line["smoke"]:
         worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
