@@ -359,7 +359,8 @@ def keep_pages(device):
     if device.type == "cpu" and sys.platform == "linux":
         with contextlib.suppress(AttributeError, OSError):  # another C library
             libc = ctypes.CDLL(None)
-            libc.mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+            if not libc.mallopt(-3, 2**30):  # M_MMAP_THRESHOLD; older versions refuse more than 32 MB
+                libc.mallopt(-4, 0)  # M_MMAP_MAX: no tensor in pages of its own
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
