@@ -289,17 +289,17 @@ FRONT = (  # README's rows: the claim, a remark, and (what was measured, its nam
     ("A: larger kernels help (K = 31 over K = 5)", "less than in A", ("Image", "image-31"),
      ("ListOps", "listops-31")),
     ("A: rotary beats learned positions", "", ("ListOps", "listops-learned"), ("Image", "image-learned")),
-    ("A: the techniques help the Transformer", "where examples repeat often",
+    ("A: the techniques help the Transformer (examples x epochs)", "where examples repeat often",
      ("ListOps 12,000 x 40", "shuffling-12000"), ("ListOps 48,000 x 6", "shuffling"), ("Text", "denoising")),
     ("A: MEGA gains less from them", "", ("Text", "mega")),
     ("A: free kernels match state spaces (gMLP, Image)", "", ("S4", "image-s4"), ("S5", "image-s5"),
-     ("S4, 12 epochs", "image-12-s4"), ("S5, 12 epochs", "image-12-s5")),
+     ("S4 at 12 epochs", "image-12-s4"), ("S5 at 12 epochs", "image-12-s5")),
     ("B: SPT closes the gap to S4 (Text, rotary)", "S4 gains as much", ("masked", "gap-rotary"),
      ("twice as long", "gap-rotary-16"), ("causal", "gap-causal")),
     ("B: after SPT the start hardly matters (Image)", "less with more pretraining", ("S4", "left-s4"),
-     ("S4, 3 x the pretraining", "left-s4-8"), ("DLR", "left-dlr")),
-    ("ours: short kernels need near neighbours (Text)", "", ("K = 5, 16 apart", "k5-text-16"),
-     ("gMLP, 16 apart", "gmlp-text-16"), ("gMLP, random order", "gmlp-random")),
+     ("S4 with 3 x the pretraining", "left-s4-8"), ("DLR", "left-dlr")),
+    ("ours: short kernels need near neighbours (Text)", "", ("K = 5 at 16 apart", "k5-text-16"),
+     ("gMLP at 16 apart", "gmlp-text-16"), ("gMLP in random order", "gmlp-random")),
 )
 # fmt: on
 

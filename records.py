@@ -167,7 +167,8 @@ def announce(folder, identity, row, model, task, precision):
     """The first lines of a training: its folder, its size, its data and length, its recipe."""
     hp = identity["hp"]
     steps, _ = common.training_length(task, hp["train"])
-    known = "" if identity["smoke"] else known_time(identity, row, steps)
+    usual = not identity["smoke"] and not hp["train"].get("steps")  # parts of --steps are mostly validation
+    known = known_time(identity, row, steps) if usual else ""
     print(f"\n{folder}\n  {sum(p.numel() for p in model.parameters()):,} parameters, {precision}")
     examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
     print(f"  {examples} ({task.source['from']})\n  {steps:,} steps{known}")
