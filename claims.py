@@ -16,7 +16,6 @@ import itertools
 import json
 import math
 import statistics
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -628,9 +627,7 @@ def main(argv=None):
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
     parser.add_argument("--front", action="store_true", help="print README's rows alone")
     parser.add_argument("--write", action="store_true", help="write docs/claims.md and its figure")
-    for stream in (sys.stdout, sys.stderr):  # "±" must not end it where the terminal is not UTF-8
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+    common.print_anywhere()
     args = parser.parse_args(argv)
     with common.exit_cleanly():
         if args.out and args.write:

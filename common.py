@@ -199,16 +199,29 @@ def make_parser(description, tasks, techniques=True, trains=True):
     return parser
 
 
-def parse_args(parser, argv):
-    """The command line; adds args.git, args.argv and args.deadline, and joins torchrun's processes."""
-    for stream in (sys.stdout, sys.stderr):  # "—" must not end a command where the terminal is not UTF-8
+def print_anywhere():
+    """Let no "—" end a command where the terminal is not UTF-8."""
+    for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a notebook's has not
             stream.reconfigure(errors="replace")
+
+
+def read_args(parser, argv):
+    """The command line of an experiment, trained or not; adds args.git and args.argv."""
+    print_anywhere()
     args = parser.parse_args(argv)
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
         parser.error("--mini is a real training and --smoke is none; give one of them")
+    args.git = git_state()  # now: hours later the commit may be another
+    args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
+    return args
+
+
+def parse_args(parser, argv):
+    """read_args for make_parser's flags; adds args.deadline, and joins torchrun's processes."""
+    args = read_args(parser, argv)
     if args.steps and args.epochs:
         parser.error("--steps and --epochs both say how long to train; give one of them")
     if args.against and not args.report:
@@ -217,12 +230,11 @@ def parse_args(parser, argv):
         join_ranks(parser, args.device)
     reading = ("report", "task", "mini", "figure", "out", "against")
     given = [row for row, value in vars(args).items() if value != parser.get_default(row)]
+    given = [row for row in given if row not in ("git", "argv")]
     if args.report and (needless := [flag(row) for row in given if row not in reading]):
         parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
     if args.mini and args.amp == "auto":
         args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
-    args.git = git_state()  # now: hours later the commit may be another
-    args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     limit = args.time_limit or math.inf
     args.deadline = time.monotonic() + limit - min(10, 0.05 * limit)  # time to write the checkpoint
     return args

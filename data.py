@@ -180,6 +180,11 @@ class Task:
         return len({int(n) for lengths in self.lengths.values() for n in lengths.aminmax()}) == 1
 
     @property
+    def sizes(self):
+        """What a model must know of the task: arguments of models.SequenceModel."""
+        return {name: getattr(self, name) for name in ("vocab", "classes", "docs", "max_length")}
+
+    @property
     def splits(self):
         return {name: getattr(self, name) for name in SPLITS}
 

@@ -238,10 +238,8 @@ DRAWN = [block for block in TABLES if block not in (*DECAYS, "mamba2")]  # those
 def build(task, recipe):
     """Embedding, `depth` blocks, mean pooling, a linear head; for the texts a second linear head that
     restores corrupted bytes. The rows differ in how the taps of a long kernel are made."""
-    return models.SequenceModel(
-        **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs, max_length=task.max_length,
-        denoise=recipe["train"]["technique"] == "denoise",
-    )  # fmt: skip
+    denoise = recipe["train"]["technique"] == "denoise"
+    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
 
 
 # ------------------------------------------------------------------------------------------ one cell

@@ -74,10 +74,8 @@ KERNELS = (5, 7, 11, 21, 31, 61)
 def build(task, recipe):
     """The convolutional model: `depth` residual blocks x + W ReLU(conv_K(LN(x))), mean pooling, a linear
     head; for the texts a second linear head that restores corrupted bytes."""
-    return models.SequenceModel(
-        **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs,
-        denoise=recipe["train"]["technique"] == "denoise",
-    )  # fmt: skip
+    denoise = recipe["train"]["technique"] == "denoise"
+    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
 
 
 def reach(depth, kernel):

@@ -142,10 +142,8 @@ NAMES = {"transformer": "Transformer", "mega": "MEGA", "ema-attention": "paper A
 def build(task, recipe):
     """Embedding, `depth` blocks, mean pooling, a linear head (of two documents: [x; y] -> 512 -> ReLU ->
     logit); for the texts a second linear head that restores corrupted bytes (common.multitask_loss)."""
-    return models.SequenceModel(
-        **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs, max_length=task.max_length,
-        denoise=recipe["train"]["technique"] == "denoise",
-    )  # fmt: skip
+    denoise = recipe["train"]["technique"] == "denoise"
+    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
 
 
 # ------------------------------------------------------------------------------------------ one cell

@@ -22,7 +22,6 @@ has more than 2^22 places (with ten classes 2^18), n-grams are hashed into it.
 import argparse
 import functools
 import math
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -98,10 +97,9 @@ def documents(task, split, levels, start):
             symbols = (colours * levels ** torch.arange(task.channels)).sum(1)
             length = length // task.channels
         if start:
+            document = torch.arange(len(length)).repeat_interleave(length)
             shifted = torch.full((len(symbols) + len(length),), alphabet)
-            shifted[
-                torch.arange(len(symbols)) + torch.arange(1, len(length) + 1).repeat_interleave(length)
-            ] = symbols
+            shifted[torch.arange(len(symbols)) + document + 1] = symbols
             symbols, length = shifted, length + 1
         yield Documents(symbols, length, alphabet + start)
 
@@ -169,10 +167,8 @@ def paired(counts, value, size):
     sides = torch.zeros(2, len(key))
     sides[second.long(), entry] = value
     both = (sides > 0).all(0)
-    key, moved = (
-        torch.cat([key, key[both]]),
-        torch.cat([torch.zeros_like(key), torch.full_like(key[both], size)]),
-    )
+    moved = torch.cat([torch.zeros_like(key), torch.full_like(key[both], size)])
+    key = torch.cat([key, key[both]])
     value = torch.cat([(sides[0] - sides[1]).abs(), sides.prod(0)[both]])
     order = (key // size * 2 * size + key % size + moved).argsort()
     key, moved, value = key[order], moved[order], value[order]
@@ -525,7 +521,7 @@ def print_task(task, terms, group):
     print(f"Chance {100 * best['chance']:.1f}{marked}.\n")
 
 
-STYLE = {"presence": ("o-", "#0072B2"), "counts": ("s-", "#009E73"), "bayes": ("^-", "#D55E00")}
+STYLE = {"presence": ("o-", records.BLUE), "counts": ("s-", records.GREEN), "bayes": ("^-", records.ORANGE)}
 
 
 def plot_lengths(found, path):
@@ -700,19 +696,7 @@ def require_fit(task, lags):
 
 
 def main(argv=None):
-    parser = make_parser()
-    for stream in (sys.stdout, sys.stderr):  # "±" must not end a command where the terminal is not UTF-8
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
-    args = parser.parse_args(argv)
-    if not args.task and not args.report:
-        parser.error("give --task, or --report to print the tables")
-    if args.mini and args.smoke:
-        parser.error("--mini is a real training and --smoke is none; give one of them")
-    args.git, args.argv = (
-        common.git_state(),
-        [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)],
-    )
+    args = common.read_args(make_parser(), argv)
     warnings.filterwarnings("ignore", "Sparse")  # torch calls its CSR matrices a beta
     with common.exit_cleanly():
         if args.report:

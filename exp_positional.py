@@ -55,10 +55,8 @@ def run_cell(args, name, position, seed):
     task = data.load_for(args, name, recipe, seed)
 
     def build():
-        return models.SequenceModel(
-            **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs,
-            max_length=task.max_length, denoise=recipe["train"]["technique"] == "denoise",
-        )  # fmt: skip
+        denoise = recipe["train"]["technique"] == "denoise"
+        return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
 
     records.run_cell(
         args, __file__, row=row, task=task, model="transformer", cell=cell, hp=recipe, table=table, seed=seed,

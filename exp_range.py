@@ -75,10 +75,8 @@ def row_and_table(args, name, model, kernel, stride):
 
 
 def build(task, recipe):
-    return models.SequenceModel(
-        **recipe["model"], vocab=task.vocab, classes=task.classes, docs=task.docs, max_length=task.max_length,
-        denoise=recipe["train"]["technique"] == "denoise",
-    )  # fmt: skip
+    denoise = recipe["train"]["technique"] == "denoise"
+    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
 
 
 def run_cell(args, name, model, kernel, stride, seed):

@@ -157,7 +157,7 @@ def built(build):
 def known_time(identity, row, steps):
     """How long a run like this took on the machine that this repository's record names, in words."""
     place, mini = [identity["exp"], identity["task"], row], identity["mini"]
-    for r in read_records(sorted(RESULTS.glob("*.jsonl"))):
+    for r in published():
         if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
             return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
     return ""
@@ -253,10 +253,8 @@ def run_cells(args, cells, run):
             run(args, *cell, seed)
         except (Busy, UserError) as reason:
             kind = type(reason)
-            alone = (
-                common.ranks() > 1 and kind != Busy
-            )  # on one rank: if it went on it would wait for the others
-            if len(runs) == 1 or alone:
+            # A rank that went on alone would wait for the others.
+            if len(runs) == 1 or (common.ranks() > 1 and kind != Busy):
                 raise
             print(f"{'note' if kind == Busy else 'error'}: {reason}", file=sys.stderr, flush=True)
             missing.append(kind)
@@ -322,9 +320,14 @@ def newest(paths):
     return [r for r in found.values() if not r.get("smoke")]
 
 
+def published():
+    """This repository's records that count."""
+    return newest(sorted(RESULTS.glob("*.jsonl")))
+
+
 def yours_and_ours(out):
     """(your records, those in OUT; this repository's)."""
-    ours = newest(sorted(RESULTS.glob("*.jsonl")))
+    ours = published()
     known = {(r["run"], r["date"]) for r in ours}
     return [r for r in newest([out / "results.jsonl"]) if (r["run"], r["date"]) not in known], ours
 
@@ -448,9 +451,10 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     if args.smoke:
         return
     exp, chosen = experiment(script), args.task and "all" not in args.task and args.task
-    both = [rows_of(found, exp, also or {}) for found in yours_and_ours(args.out)]
     if args.against:
         return compare(args, exp, experiment(args.against))
+    known = yours_and_ours(args.out)
+    both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
     for tier in tiers:
@@ -458,7 +462,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         if tier == "paper" or yours or ours:
             print(f"### {title} ({TIERS[tier]})\n")
             for task in shown:
-                print_task(task, titles[task], tasks, tier, yours, ours, paper)
+                print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
         if tier == "mini" and (yours or ours):
@@ -501,9 +505,9 @@ def paper_value(paper, row, at):
     return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper):
-    """The rows of one task, a table for each of their terms. Rows that only the paper has are shown at full
-    size alone."""
+def print_task(task, title, tasks, tier, yours, ours, paper, linear):
+    """The rows of one task, a table for each of their terms. Rows that only the paper has, and those of a
+    linear model, are shown at full size alone."""
     at, full = tasks.index(task), tier == "paper"
     labels = [label for name, label in (*yours, *ours) if name == task]
     if full:
@@ -520,7 +524,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper):
         if words:
             print(f"{words}:\n")
         else:
-            lines += baseline_rows(everything) + (linear_rows(task) if full else [])
+            lines += baseline_rows(everything) + (linear if full else [])
         print_table([title, *columns], lines)
     if any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
@@ -540,10 +544,10 @@ def baseline_rows(records):
     return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
 
 
-def linear_rows(task):
+def linear_rows(task, ours):
     """What a linear model of n consecutive symbols gets (exp_ngrams): of single symbols, whatever
     their order, and the one that validated best."""
-    found = [r for r in newest(sorted(RESULTS.glob("*.jsonl"))) if r["exp"] == "ngrams" and r["task"] == task]
+    found = [r for r in ours if r["exp"] == "ngrams" and r["task"] == task]
     found = [r for r in found if r["budget"] == "paper" and r["cell"].get("gap") == 1]
     if not found:
         return []
