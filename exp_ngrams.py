@@ -35,6 +35,8 @@ import common
 import data
 import listops
 import records
+from exp_locality import TABLE1, TASKS7
+from exp_spt import PAPER
 
 TASKS = ("text", "listops", "image", "pathfinder", "retrieval", "scifar")
 GREY = ("image", "pathfinder", "scifar")  # whose symbols are grey values or colours
@@ -46,26 +48,21 @@ TABLE_BITS = {2: 22, 10: 18}  # size of the table of n-grams, by the number of c
 CHUNK = 1 << 22  # symbols that are looked at together
 
 # fmt: off
-# Test accuracies in percent. The Transformers are all of LRA's own Table 1 (arXiv 2011.04006), the others are
-# from Table 1 of paper A (its K = 5 and MEGA) and of paper B (S4).
-COLUMNS = ("listops", "text", "retrieval", "image", "pathfinder")
-TRANSFORMERS = {
-    "Transformer":        (36.37, 64.27, 57.46, 42.44, 71.40),
-    "Local Attention":    (15.82, 52.98, 53.39, 41.46, 66.63),
+# Test accuracies in percent. The Transformers are all of LRA's own Table 1 (arXiv 2011.04006): eight stand in
+# paper B's Table 1, too; the others are from Table 1 of paper A (its K = 5 and MEGA) and of paper B (S4).
+COLUMNS = ("listops", "text", "retrieval", "image", "pathfinder")  # the first of exp_spt's
+IN_B = ("Local Attention", "Longformer", "Linformer", "Reformer", "BigBird", "Performer")
+IN_B += ("Linear Transformer",)
+TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
+    "Transformer":        PAPER["Transformer, from scratch"][:5],
     "Sparse Transformer": (17.07, 63.58, 59.59, 44.24, 71.71),
-    "Longformer":         (35.63, 62.85, 56.89, 42.22, 69.71),
-    "Linformer":          (35.70, 53.94, 52.27, 38.56, 76.34),
-    "Reformer":           (37.27, 56.10, 53.40, 38.07, 68.50),
     "Sinkhorn":           (33.67, 61.20, 53.83, 41.23, 67.45),
     "Synthesizer":        (36.99, 61.68, 54.67, 41.61, 69.45),
-    "BigBird":            (36.05, 64.02, 59.29, 40.83, 74.87),
-    "Linear Transformer": (16.13, 65.90, 53.09, 42.34, 75.30),
-    "Performer":          (18.01, 65.40, 53.82, 42.77, 77.05),
 }
 LATER = {
-    "K = 5":              (45.24, 88.96, 90.32, 46.63, 51.80),
-    "S4":                 (59.60, 86.82, 90.90, 88.65, 94.20),
-    "MEGA":               (63.14, 90.43, 91.25, 90.44, 96.01),
+    "K = 5":              tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
+    "S4":                 PAPER["S4, from scratch"][:5],
+    "MEGA":               PAPER["MEGA (original)"][:5],
 }
 # fmt: on
 
