@@ -127,14 +127,12 @@ non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < 
 
 
 def seconds(text):
-    """ "90s", "9m", "1.5h", "1:30:00" or plain seconds -> seconds."""
-    if ":" in text:
-        return sum(int(part) * 60**i for i, part in enumerate(reversed(text.split(":"))))
+    """ "90s", "9m", "1.5h" or plain seconds -> seconds."""
     unit = {"s": 1, "m": 60, "h": 3600}.get(text[-1:])
     return float(text[:-1]) * unit if unit else float(text)
 
 
-duration = number(seconds, "a time such as 90s, 9m, 1.5h or 1:30:00", lambda t: 0 < t < math.inf)
+duration = number(seconds, "a time such as 90s, 9m or 1.5h", lambda t: 0 < t < math.inf)
 
 
 def for_terminals(docstring, width=80):
@@ -177,7 +175,6 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--no-bucket", dest="bucket", action="store_false", default=None, help="mix all lengths: slower")
     add("--limit", type=positive_int, metavar="N",
         help="train on N examples; smaller sets lie in larger ones; ListOps makes more than it has")
-    add("--limit-test", type=positive_int, metavar="N", help="test on N examples (a fixed choice)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
         add("--no-techniques", action="store_true", help="no augmentation, shuffling, denoising, more sets")
@@ -189,8 +186,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="auto: cuda, mps or cpu")
     add("--amp", choices=("auto", "bf16", "off"), default="auto",
         help="bf16 autocast; auto: if this device is fast at it, and not with --mini")
-    add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"),
-        help="compile the model (for GPUs); reduce-overhead: CUDA graphs, one for each length")
+    add("--compile", action="store_true", help="compile the model (for GPUs)")
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
@@ -256,7 +252,7 @@ def flag(row):
 # the same two parts; a row is a tuple, one value for each task of its columns, or one value for all of them.
 
 # Rows of "train" that a flag of the same name changes.
-FLAGS = "epochs steps lr batch_size weight_decay set_last_tenth bucket max_length limit_test".split()
+FLAGS = "epochs steps lr batch_size weight_decay set_last_tenth bucket max_length".split()
 
 
 def column(table, tasks, task):
@@ -351,7 +347,10 @@ def device_name(device):
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     name = linux_says("cpuinfo", "model name") or platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads" if device.type == "cpu" else f"{device.type} {name}"
+    if device.type != "cpu":
+        return f"{device.type} {name}"
+    threads = torch.get_num_threads()
+    return f"{name}, 1 thread" if threads == 1 else f"{name}, {threads} threads"
 
 
 def git_state():
@@ -625,7 +624,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     loss_fn   (model, batch) -> (loss, {name: (sum, count)} with at least "acc"), as classify_loss
     hp        lr, weight_decay, epochs (or steps), batch_size; and, where not the default: betas (0.9, 0.98),
               decay ("weights"), clip, bucket (True), schedule ("plateau", with set_last_tenth; "constant" or
-              "cosine", with warmup, horizon), hours (end at the first validation after so many), limit_test
+              "cosine", with warmup, horizon), hours (end at the first validation after so many)
     folder    of this run: last.pt (whole state; a stopped run continues from it), best.pt, log.jsonl
     note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
@@ -635,13 +634,13 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     device = resolve_device(args.device)
     require_compiler(args.compile, device)
     autocast = autocast_on(device, args.amp)
-    task, model = task.tested_on(hp.get("limit_test")).to(device), model.to(device)
+    task, model = task.to(device), model.to(device)
     reset_peak(device)
     keep_pages(device)
     if args.compile:
         torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
         model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
-        model.compile(mode=args.compile)
+        model.compile()
     optimizer = make_optimizer(model, hp)
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
@@ -962,8 +961,6 @@ def require_splittable(model, batch_size, args):
         raise UserError(
             "--micro-batch: this model's norm needs the whole batch; leave it out, or use torchrun"
         )
-    if splits and args.compile == "reduce-overhead":
-        raise UserError("--micro-batch: --compile reduce-overhead overwrites gradients; leave one out")
 
 
 # ------------------------------------------------------------------------------------------ checkpoints

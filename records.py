@@ -127,7 +127,7 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
         note = where_it_ran(args, script)
         del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
-        note |= {"micro_batch": args.micro_batch, "compile": args.compile or False}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
@@ -186,8 +186,6 @@ def terms(hp, table, limit):
         words.append(f"{epochs}{of} epochs")
     if steps := changes.pop("steps", None):
         words.append(f"{steps:,} steps")
-    if tested := changes.pop("limit_test", None):
-        words.append(f"tested on {tested:,}")
     if changes.pop("set_last_tenth", None):
         words.append("last tenth set")
     technique = [changes.pop("technique") or "augment none"] if "technique" in changes else []
@@ -379,9 +377,7 @@ def mean_and_error(records):
 def test_set_variance(records):
     """The binomial variance of one accuracy, by the number of test examples."""
     mean = statistics.mean(r["test_acc"] for r in records)
-    hp, data = records[0]["hp"], records[0]["data"]
-    tested = hp.get("train", {}).get("limit_test") or data.get("counts", {}).get("test", 10_000)
-    return mean * (1 - mean) / tested
+    return mean * (1 - mean) / records[0]["data"].get("counts", {}).get("test", 10_000)
 
 
 def summary(records):
@@ -469,7 +465,17 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
-    print(f"{notes}{differences(*both)}")
+    if "mini" in tiers:
+        print("A mini number is of small data and a small model: compare it with other rows,")
+        print("not with the paper's at full size.")
+    print(f"{notes}{differences(*both)}{unfinished(args.out, exp)}")
+
+
+def unfinished(out, exp):
+    """One sentence on the runs of an experiment under `out` that were stopped, "" without any."""
+    runs = sorted(path.parent.name for path in out.glob("*/last.pt"))
+    runs = [run for run in runs if run.removeprefix("mini-").startswith(f"{exp}-")]
+    return f"Not finished, repeat its command: {', '.join(runs)}\n" if runs else ""
 
 
 def rows_of(found, exp, also):
@@ -598,10 +604,11 @@ def compare(args, exp, original):
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
-    print(f"### {exp} against {original} ({whose})\n")
+    stopped = unfinished(args.out, exp)
     if not lines:
-        raise UserError(f"{exp} has no finished run in {args.out}; train one first")
-    print(markdown(["", "tier", exp, original, "difference"], lines) + "\n")
+        raise UserError(stopped.rstrip() or f"{exp} has no finished run in {args.out}; train one first")
+    print(f"### {exp} against {original} ({whose})\n")
+    print(markdown(["", "tier", exp, original, "difference"], lines) + f"\n\n{stopped}")
 
 
 # ------------------------------------------------------------------------------------------ figures

@@ -150,7 +150,7 @@ def test_a_recipe_is_the_papers_or_the_mini_tiers_then_what_was_typed():
     assert recipe_of("text", "--smoke --epochs 3") == text | dict(depth=1, lr=0.25, epochs=3)
     assert recipe_of("image", "--mini --augment none")["technique"] is None
     assert recipe_of("image", "--augment flip")["technique"] == "augment flip"
-    typed = dict(lr=0.5, batch_size=7, weight_decay=0.0, steps=3, limit_test=9, max_length=99)
+    typed = dict(lr=0.5, batch_size=7, weight_decay=0.0, steps=3, max_length=99)
     typed |= dict(bucket=False, set_last_tenth=True)
     words = [f"{common.flag(row)} {'' if value in (True, False) else value}" for row, value in typed.items()]
     assert recipe_of("text", " ".join(words).replace("--weight-decay ", "--weight-decay 0.0")) == text | typed
@@ -294,18 +294,18 @@ def test_what_is_drawn_depends_on_seed_and_step_and_not_on_the_model(fit_args, t
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
 def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
     """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
-    modes, compiled = [], torch.nn.Module.compile
+    cells, compiled = [], torch.nn.Module.compile
 
-    def eager(model, mode):  # sound everywhere, and quick
-        modes.append(mode)
+    def eager(model):  # sound everywhere, and quick
+        cells.append(model)
         compiled(model, backend="eager")
 
     monkeypatch.setattr(torch.nn.Module, "compile", eager)
-    flags = [*TINY, "--kernel", 5, 7, "--epochs", 1, "--compile", "reduce-overhead", "--out", tmp_path]
+    flags = [*TINY, "--kernel", 5, 7, "--epochs", 1, "--compile", "--out", tmp_path]
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=3):  # a cell takes 2
         assert exit_code(exp_locality.main, *flags) == 0
     found = [line["compile"] for line in lines_of(tmp_path / "results.jsonl")]
-    assert found == modes == ["reduce-overhead"] * 2
+    assert found == [True, True] and len(cells) == 2
 
 
 # ------------------------------------------------------------------------------------------ stopped
@@ -365,8 +365,8 @@ def test_the_time_limit_ends_a_training_in_time_with_its_state_saved(tmp_path, c
         [last] = tmp_path.glob("*/last.pt")
         steps.append(torch.load(last, weights_only=True)["step"])
     assert 0 < steps[0] < steps[1]
-    texts = ("90s", "9m", "1.5h", "7", "1:30:00", "2:30")
-    assert [common.duration(text) for text in texts] == [90, 540, 5400, 7, 5400, 150]
+    texts = ("90s", "9m", "1.5h", "7")
+    assert [common.duration(text) for text in texts] == [90, 540, 5400, 7]
     args = common.parse_args(common.make_parser("", ("text",)), ["--task", "text", "--time-limit", "100s"])
     assert 90 < args.deadline - time.monotonic() <= 95
 

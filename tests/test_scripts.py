@@ -122,14 +122,14 @@ def test_a_mini_cell_is_trained_shown_and_can_be_rebuilt(script, words, row, tmp
     """At real sizes but for the number of steps and of examples."""
     monkeypatch.setattr(data, "MINI_COUNTS", {"train": 400, "val": 60, "test": 60})
     monkeypatch.setattr(records, "save_figure", lambda figure, path: None)
-    flags = ["--task", "listops", *words.split(), "--mini", "--steps", 6, "--limit", 100, "--limit-test", 60]
+    flags = ["--task", "listops", *words.split(), "--mini", "--steps", 6, "--limit", 100]
     flags += ["--device", "cpu", "--data-dir", tmp_path / "data", "--out", tmp_path]
     for trained in ("test accuracy", "is done"):
         assert exit_code(script.main, *flags) == 0
         assert trained in (said := capsys.readouterr().out)
     [r] = lines_of(tmp_path / "results.jsonl")
     assert (r["run"][:5], r["budget"], r["mini"], r["amp"], r["steps"]) == ("mini-", "mini", True, "off", 6)
-    assert r["terms"] == "100 examples, 6 steps, tested on 60" and (not row or r["row"] == row)
+    assert r["terms"] == "100 examples, 6 steps" and (not row or r["row"] == row)
     number = f"{100 * r['test_acc']:.1f} (1"
     assert any(number in line for line in said.splitlines() if line.startswith("| "))
     model, _ = records.rebuilt(tmp_path / r["run"] / "best.pt", models.SequenceModel)
