@@ -363,10 +363,6 @@ def difference(signed, cells, pool):
 
 # ------------------------------------------------------------------------------------------ verdicts
 
-COMMONEST = {"text": 0.178}  # share of the space in the first 256 bytes of the training reviews: all that a
-# pretraining restores before it learns. For records that do not say it themselves.
-
-
 class Judged(NamedTuple):
     claim: Claim
     who: str
@@ -387,7 +383,7 @@ def stayed(claim, cells):
         if "no techniques" in label or "from scratch" in label:
             continue
         halves = [r["pretraining"] for r in group if r.get("pretraining")]
-        usual = halves and halves[0].get("commonest", COMMONEST.get(task))
+        usual = halves and halves[0].get("commonest")
         if usual and statistics.mean(half["restored"] for half in halves) <= usual + 0.01:
             return f"{label}: the pretraining restored the commonest symbol"
         if bag and mean_and_error(group, 0)[0] <= mean_and_error(bag, 0)[0] + 0.02:

@@ -361,8 +361,8 @@ def plot(panels, heading, path):
     panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
 
     deviation: every layer, where the paper shows each second, and trained on labels, where the paper's are
-    pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those); its scales are lost,
-    ours are logarithmic, but Path-X's distance is linear and marked at the rows of the image.
+    pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those). Its scales are lost;
+    ours are logarithmic.
     """
     columns, colours = min(4, len(panels)), records.pyplot().get_cmap("cividis")
     rows = math.ceil(len(panels) / columns)
@@ -380,15 +380,9 @@ def plot(panels, heading, path):
             colour = colours(0.9 * i / max(1, len(after) - 1))
             axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}")
         L = start.shape[1]
-        if L < 128**2:  # shorter than Path-X
-            axis.set_xscale("symlog", linthresh=1)
-            ticks = [k for k in (0, 1, 10, 100, 1000) if k < L]
-            last = L - 1
-        else:
-            width = math.isqrt(L)  # of Path-X's images, or of Path-X-256's
-            last = 8 * width
-            ticks = range(0, last + 1, width)
-        axis.set(title=title, yscale="log", xlim=(0, last), ylim=(1e-4, None))
+        axis.set_xscale("symlog", linthresh=1)
+        axis.set(title=title, yscale="log", xlim=(0, L - 1), ylim=(1e-4, None))
+        ticks = [k for k in (0, 1, 10, 100, 1000, 10_000) if k < L]
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
