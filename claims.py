@@ -570,21 +570,17 @@ def page(judged, pairs):
 
 
 def front_rows(judged):
-    """README's rows: (claim, what was measured, reading)."""
+    """README's rows: the claim, then line by line what was measured and how it reads."""
     by_name, rows = {result.claim.name: result for result in judged}, []
     for words, remark, *parts in FRONT:
-        shown = [(label, by_name[name]) for label, name in parts if by_name[name].ends]
-        readings = {}
-        for label, result in shown:
+        numbers, readings = [], []
+        for label, name in parts:
+            result = by_name[name]
             short = result.verdict.partition(" (")[0].replace(" at this budget", "")
-            if short:
-                short = "too few seeds" if short.startswith("n = ") else short
-                readings.setdefault(short, []).append(label)
-        reading = [*readings]
-        if len(readings) > 1:
-            reading = [f"{', '.join(labels)}: {short}" for short, labels in readings.items()]
-        numbers = "; ".join(f"{label} {measured(result)}" for label, result in shown)
-        rows.append([words, numbers, "; ".join(filter(None, [*reading, remark]))])
+            numbers.append(f"{label}: {measured(result)}")
+            readings.append("too few seeds" if short.startswith("n = ") else short or "no bound")
+        readings += [f"*{remark}*"] if remark else []
+        rows.append([words, "<br>".join(numbers), "<br>".join(readings)])
     return rows
 
 
