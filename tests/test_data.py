@@ -592,7 +592,8 @@ def test_one_missing_task_stops_itself_alone(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("technique, name, wanted", [
-    (None, "text", {}), ("augment paper", "image", dict(augment="paper")), ("denoise", "text", dict(denoise=True)),
+    (None, "text", {}), ("augment paper", "image", dict(augment="paper")),
+    ("denoise", "text", dict(denoise=True)),
     ("augment flip", "pathx", dict(augment="flip")), ("shuffle", "listops", dict(shuffle=True)),
     ("three sets", "pathfinder", dict(levels=("easy", "intermediate", "hard"))),
 ])  # fmt: skip
