@@ -118,8 +118,7 @@ class Batch(NamedTuple):
 
     def parts(self, size):
         """The batch cut into batches of at most `size` examples."""
-        for i in range(0, len(self.label), size):
-            yield self.cut(i, i + size)
+        return (self.cut(i, i + size) for i in range(0, len(self.label), size))
 
     def share(self, rank, ranks):
         """What process `rank` of `ranks` computes of this batch."""
@@ -234,8 +233,8 @@ class Task:
             yield strided(self.gather(split, index), self.stride, self.channels)
 
     def padded(self, lengths):
-        """Lengths rounded up to a multiple of 16, above 128 of 64, above 1,024 of 256, so that batches come
-        in few shapes: Text in 25 and not 61, at 8.1 % padding and not 5.0."""
+        """Lengths rounded up to a multiple of 16, above 128 of 64, above 1,024 of 256: so batches come in few
+        shapes (Text in 25 and not 61, at 8.1 % padding and not 5.0)."""
         step = torch.where(lengths > 1024, 256, torch.where(lengths > 128, 64, 16))
         return ((lengths + step - 1) // step * step).clamp(max=self.max_length)
 
@@ -316,10 +315,9 @@ def strided(batch, stride, channels=1):
 def described(splits, made):
     """The `source` of a task whose splits were made by `made`. Runs of one hash have seen the same data."""
     digest = hashlib.sha256()
-    for array in (array for name in SPLITS for array in splits[name]):
-        digest.update(np.ascontiguousarray(array))
-    counts = {name: len(splits[name].label) for name in SPLITS}
-    return {"from": made, "counts": counts, "hash": digest.hexdigest()}
+    for name, part in product(SPLITS, Split._fields):
+        digest.update(np.ascontiguousarray(getattr(splits[name], part)))
+    return {"from": made, "counts": {s: len(splits[s].label) for s in SPLITS}, "hash": digest.hexdigest()}
 
 
 def packed(root, task, made, make):
@@ -511,8 +509,7 @@ def listops_splits(counts, seed, lengths=listops.LISTOPS_LENGTHS):
 def load_listops(root, mini=False, limit=None):
     """Splits and source of LRA's own files where they are, else of the generator; in the mini tier always of
     the generator, and short. A limit above their number adds those that the generator makes next."""
-    # The official examples are packed under a name of their own: under the common one, examples that were
-    # generated before would be taken for them. Once packed, their files may go.
+    # The official examples have a pack of their own, not to be mistaken for generated ones; it outlives them.
     if not mini and (released(root, "listops-1000") or (root / "packed" / "listops-official").exists()):
         return packed(root, "listops-official", "lra_release", lambda: read_official(root, "listops"))
     if mini:
@@ -731,17 +728,17 @@ def load_pathfinder(root, name, levels, mini=False):
     packs = {level: root / "packed" / f"{name}-{level}" for level in known}
     # Once the official folder is gone its packed levels stay; what is not packed is then refused.
     official = not mini and (hard or any(pack.exists() for pack in packs.values()))
-    source, sets = {"from": "lra_release"} if official else {"from": "generated", "seed": 0}, []
-    for level in known:
-        if level in wanted and official:
-            top = hard.parent if hard else root / f"pathfinder{size}"
-            sets.append(pathfinder.pack_png_folder(packs[level], top, size, level))
-        elif level in wanted:
-            folder = root / f"pathfinder{size}-{level}"
-            if not mini:
-                say_generated(folder, root / f"pathfinder{size}")
-            sets.append(pathfinder.generate_set(folder, size, level, n))
+    sets = []
+    for level in [level for level in known if level in wanted]:
+        top, folder = root / f"pathfinder{size}", root / f"pathfinder{size}-{level}"
+        if official:
+            sets.append(pathfinder.pack_png_folder(packs[level], hard.parent if hard else top, size, level))
+            continue
+        if not mini:
+            say_generated(folder, top)
+        sets.append(pathfinder.generate_set(folder, size, level, n))
     splits = pathfinder_splits(sets)
+    source = {"from": "lra_release"} if official else {"from": "generated", "seed": 0}
     source["hash"] = hashlib.sha256("".join(digest for _, _, digest in sets).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
     return Task(name, **SHAPES[name], **splits, source=source)
@@ -770,8 +767,7 @@ SMOKE_LENGTH = 256  # bytes of a stand-in's text
 def smoke_text(n, draw, docs):
     """n texts of 64 to 256 random letters, 60 % of them from the half of the alphabet that the label names
     (of a pair: label 1 when both favour the same half). No single position tells it."""
-    half = draw.integers(0, 2, (n, docs))
-    texts = []
+    half, texts = draw.integers(0, 2, (n, docs)), []
     for share in np.where(half.flat, 0.6, 0.4):
         second = draw.random(draw.integers(64, SMOKE_LENGTH + 1)) < share
         texts.append((97 + 13 * second + draw.integers(0, 13, len(second))).astype(np.uint8))
@@ -825,8 +821,8 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
                 pixels; with the accuracy of rules that need no model in task.source["baselines"]
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network
-    limit       keep so many training examples, smaller sets nested in larger ones, and no more for validation
-                than those; all test examples. Of our own ListOps more than the set has are made
+    limit       keep so many training examples, and no more for validation; smaller sets are nested in larger
+                ones. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
     augment     training images: "none", "flip" (left to right) or "paper" (paper A's, of CIFAR-10)
     levels      Pathfinder: train on these of "easy", "intermediate", "hard"; validate and test on the hardest
@@ -846,11 +842,11 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     elif name in ("image", "scifar"):
         task = load_image(root, name, mini)
     else:
-        read = functools.partial(read_official, root, name)
         if name == "listops":
             splits, source = load_listops(root, mini, limit)
         else:
-            splits, source = packed(root, name, "aclImdb" if name == "text" else "lra_release", read)
+            made = "aclImdb" if name == "text" else "lra_release"
+            splits, source = packed(root, name, made, lambda: read_official(root, name))
         task = Task(name, **SHAPES[name], **splits, source=source)
     if mini and not smoke:
         task.source["baselines"], max_length = baselines(task), max_length or small

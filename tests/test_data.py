@@ -616,21 +616,18 @@ def test_what_is_known_of_the_tasks():
     assert data.OFFICIAL_CIFAR_MEAN == [125.31, 122.95, 113.87]
     assert data.CIFAR_LABELS == "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f"
     assert data.MINI_COUNTS == {"train": 48_000, "val": 2_000, "test": 10_000}
-    sizes = {name: (t.classes, t.vocab, t.first_id, t.max_length, t.docs, t.channels)
-             for name in data.SHAPES if name != "pathx256" for t in [smoke(name)]}  # fmt: skip
-    assert sizes == {
-        "listops": (10, 17, 2, 2000, 1, 1), "text": (2, 259, 3, 256, 1, 1),
-        "retrieval": (2, 259, 3, 256, 2, 1),
-        "image": (10, 259, 3, 1024, 1, 1), "scifar": (10, 259, 3, 3072, 1, 3),
-        "pathfinder": (2, 258, 2, 1024, 1, 1), "pathx": (2, 258, 2, 128 * 128, 1, 1),
-    }  # fmt: skip
-    small = {
-        name: data.length(name, mini=True) for name in ("listops", "text", "retrieval", "image", "scifar")
-    }
-    assert small == dict(listops=96, text=256, retrieval=256, image=256, scifar=768)
-    assert data.length("text") == data.length("retrieval") == 4096  # smoke's are short
-    assert data.length("pathx256") == 65_536 and data.length("pathfinder", True) == 256
     assert data.listops.LISTOPS_LENGTHS == (501, 1999) and data.listops.MINI_LISTOPS_LENGTHS == (20, 96)
+    sizes = {  # classes, vocab, first_id, docs, channels, longest, longest in the mini tier
+        "listops": (10, 17, 2, 1, 1, 2000, 96), "text": (2, 259, 3, 1, 1, 4096, 256),
+        "retrieval": (2, 259, 3, 2, 1, 4096, 256), "image": (10, 259, 3, 1, 1, 1024, 256),
+        "scifar": (10, 259, 3, 1, 3, 3072, 768), "pathfinder": (2, 258, 2, 1, 1, 1024, 256),
+        "pathx": (2, 258, 2, 1, 1, 16_384), "pathx256": (2, 258, 2, 1, 1, 65_536),
+    }  # fmt: skip
+    assert data.SHAPES.keys() == data.TITLES.keys() == sizes.keys()
+    for name, shape in data.SHAPES.items():
+        found = [shape.get(key, 1) for key in ("classes", "vocab", "first_id", "docs", "channels")]
+        found += [data.length(name, mini) for mini in (False, True)[: len(sizes[name]) - 5]]
+        assert (*found,) == sizes[name]
 
 
 main = functools.partial(exit_code, data.main)
