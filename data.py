@@ -777,7 +777,7 @@ def smoke_text(n, draw, docs):
 
 def smoke_image(n, draw, channels):
     """n gratings, each class with a direction of its own and, for models that do not see it within a smoke
-    run, a brightness. One pixel tells the class 2 times in 10."""
+    run, a brightness. One pixel tells the class 3 times in 20."""
     y, x = np.mgrid[:32, :32]
     label = np.arange(n) % 10
     turn, phase = np.pi / 10 * label[:, None, None], draw.uniform(0, 2 * np.pi, (n, 1, 1))

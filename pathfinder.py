@@ -70,9 +70,7 @@ LOBES = 3  # how far Lanczos-3 reaches, pixels
 
 
 def parameters(size, level):
-    """The column of PARAMETERS for a size and a level, as a dict. Raises DataError."""
-    if size not in SIZES or level not in FOLDERS:
-        raise DataError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
+    """The column of PARAMETERS for a size and a level, as a dict."""
     p = {name: row[SIZES.index(size)] for name, row in PARAMETERS.items()}
     p["contour_length"] = p["contour_length"][list(FOLDERS).index(level)]
     p["distractor_length"] = p["contour_length"] // 3
@@ -81,8 +79,7 @@ def parameters(size, level):
     return p
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Geometry of one paddle
+# ------------------------------------------------------------------------------------ geometry of one paddle
 
 
 def move(c, t, d):
@@ -134,11 +131,11 @@ class Tables:
         self.p, self.size, self.m, self.L = p, size, m, p["paddle_length"]
         aa, T, self.R = p["antialias_scale"], p["paddle_thickness"], self.L + m
         self.k = k = self.L + math.ceil(T) + m  # the patch of a paddle is (2k+1) x (2k+1) round its start
-        # Canvases have a border, so that neither patches nor discs need cropping.
+        # Canvases have a border, so that nothing needs cropping.
         self.border = max(k, math.ceil(p["marker_radius"]) + LOBES) + 1
         self.row = size + 2 * self.border
 
-        # Candidate heads: pixels of the circle of radius R round a pivot (get_coords_cmf), as offsets.
+        # Candidate heads: pixels of the circle of radius R round a pivot (get_coords_cmf).
         t = np.arange(0, 360, 360 / (2 * math.pi * self.R)) * math.pi / 180
         heads = {(math.floor(self.R * math.sin(a)), math.floor(self.R * math.cos(a))) for a in t}
         self.heads = np.array(sorted(heads, key=lambda o: (math.atan2(*o), o)))
@@ -146,7 +143,7 @@ class Tables:
         self.NOTHING = A + 360
         degrees = [d * math.pi / 180 for d in range(-180, 180)]
         self.angle = [math.atan2(*o) for o in self.heads.tolist()] + degrees + [0.0]
-        # From its head a paddle is drawn back to the pivot; a first paddle from its tip onwards.
+        # A paddle is drawn from its head back to the pivot, a first paddle from its tip onwards.
         turned = [t + math.pi if t < 0 else t - math.pi for t in self.angle]  # snakes.flip_by_pi
         self.drawn = np.array(turned[:A] + self.angle[A:])
         self.step = vectors(self.L + 2 * m, self.angle)  # from a pivot to the next
@@ -243,8 +240,8 @@ class Tables:
         self.taps = np.stack([t[np.arange(most) % max(len(t), 1)] for t in taps])  # (360, most, 2), repeated
         self.tap_pixels = self.taps @ (self.row, 1)
 
-        # First paddles of step B meet nothing but the frame and 2 * seed_distance blocked rows and columns,
-        # so their free tips fill a rectangle, from `low` (2, 360) on, `span` (2, 360) pixels high and wide.
+        # First paddles of step B meet nothing but the frame and 2 * seed_distance blocked rows and columns:
+        # free tips fill a rectangle, from `low` (2, 360) on, `span` (2, 360) pixels high and wide.
         blocked = max(self.p["padding"], 2 * self.p["seed_distance"])
         self.low = blocked - self.taps.min(1).T
         self.span = self.size - blocked - self.taps.max(1).T - self.low
@@ -259,16 +256,16 @@ class Tables:
 tables = functools.lru_cache(maxsize=4)(Tables)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Steps B and C in lockstep. A `laid` array (slots, 3, n) int16 holds the (g, y, x) of the occupied paddles of
-# n independent images in the making, in the order of laying.
+# -------------------------------------------------------------------------------- steps B and C, in lockstep
+# A `laid` array (slots, 3, n) int16 holds the (g, y, x) of the paddles of n images in the making, in the
+# order of laying.
 
 
 def occupancy(tab, q, g, laid):
     """What laid paddles and frame do to the candidates round new pivots q (2, n) in the windows of g (n,):
     the byte pairs (n, width, 2) of Tables._look_up."""
     y, x = q.astype(np.int16)
-    # Differences below 0 are huge as uint16: what is out of reach on either side meets the table's empty rim.
+    # Differences below 0 are huge as uint16: what is out of reach meets the table's empty rim.
     dy = np.minimum((laid[:, 1] - (y - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     dx = np.minimum((laid[:, 2] - (x - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     # An array of one, not a scalar: numpy 1 leaves the products with a scalar as narrow as dy, and they wrap.
@@ -311,15 +308,14 @@ def target_snakes(tab, rng, c, n):
     while got < n:
         size = min(CHUNK, 64 + int(1.1 * (n - got) * (made + 1) / (got + 1)))
         # B1, B2: two first paddles, the second anywhere round the tip of the first, overlapping or not.
-        # (Upstream tries again where a head or pivot leaves the image: so near the middle none does.)
         d = np.stack((rng.choice(tab.first_degrees, size), rng.integers(360, size=size)))
         tip = tab.low[:, d[0]] + (rng.random((2, size)) * tab.span[:, d[0]]).astype(int)
         tip = np.stack((tip, np.rint(tip + tab.bearing[:, rng.integers(360, size=size)])))
         pivot = np.stack([tab.seed_pivot(tip[s], d[s])[1] for s in (0, 1)])  # (snake, 2, n)
         laid = np.concatenate((d[:, None] + tab.A, tip), axis=1).astype(np.int16)
         ids = np.arange(size)
-        # B3: extension e belongs to snake e % 2, whose newest paddle is slot e. The newest paddle of either
-        # snake is not in the map yet, so what counts as occupied are slots 0 .. e-1.
+        # B3: extension e belongs to snake e % 2, whose newest paddle is slot e. The newest paddles of both
+        # snakes are not in the map yet: occupied are slots 0 .. e-1.
         for e in range(2 * (c - 1)):
             alive, q, g, head = extend(tab, rng, pivot[e % 2], laid[e, 0], laid[:e])
             ids, pivot = ids[alive], pivot[:, :, alive]
@@ -404,8 +400,7 @@ def distractor_snakes(tab, rng, laid, length, number):
     return laid[targets:]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Steps E and F: markers and grey image
+# ------------------------------------------------------------------------------- steps E and F, and a block
 
 
 @functools.lru_cache(maxsize=8)
@@ -450,10 +445,8 @@ def render(tab, targets, distractors, markers):
 
 
 def generate_block(size, level, seed, block, n=BLOCK):
-    """The first n images (n, W, W) uint8 of a block, and their labels (n,) uint8. Raises DataError.
-
-    A block has its own random stream and grows all its snakes whatever n is: image i depends on (size, level,
-    seed, block, i) alone."""
+    """The first n images (n, W, W) uint8 of a block, and their labels (n,) uint8. A block has its own random
+    stream and grows all its snakes whatever n is: image i depends on (size, level, seed, block, i) alone."""
     p = parameters(size, level)
     c, margins = p["contour_length"], p["paddle_margin_list"]
     rng = np.random.default_rng([seed, size, c, block])
@@ -475,8 +468,8 @@ def generate_block(size, level, seed, block, n=BLOCK):
     return images, label[:n].astype(np.uint8)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json.
+# ------------------------------------------------------------------------------------------ a set on disk
+# A folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json.
 
 
 def make_set(folder, identity, n, blocks):
@@ -554,8 +547,7 @@ def leave_with_parent():
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The official PNG folders
+# ----------------------------------------------------------------------------------- the official PNG folders
 
 
 def pack_png_folder(folder, official, size, level):
