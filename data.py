@@ -482,8 +482,8 @@ def aan_files(folder):
     return known
 
 
-def read_aan_tsv(path, limit=4096):
-    """new_aan_pairs.*.tsv -> Split of documents doc1, doc2, doc1, doc2, ..., each cut after `limit` bytes;
+def read_aan_tsv(path):
+    """new_aan_pairs.*.tsv -> Split of documents doc1, doc2, doc1, doc2, ..., each cut at 4,096 bytes;
     label 1 = one paper cites the other. Escapes inside b'...' stay as they are (a line feed is a backslash
     and an n), as every reference reads them. Raises DataError."""
     documents, label = [], []
@@ -493,7 +493,7 @@ def read_aan_tsv(path, limit=4096):
             if not fields:
                 fault = "this is not 0.0 or 1.0, two ids and two texts as b'..'"
                 raise DataError(f"{path}, line {number}: {fault}; delete its folder and fetch it again")
-            documents += [fields[3][:limit], fields[5][:limit]]
+            documents += [fields[3][:4096], fields[5][:4096]]
             label.append(int(fields[1]))
     return Split(*ragged(documents), torch.tensor(label))
 

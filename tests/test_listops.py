@@ -82,7 +82,7 @@ def uniform(count):
 
 @pytest.fixture(scope="module")
 def generated():
-    return listops.generate_listops(4000, seed=7)
+    return listops.generate_listops(2500, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -92,27 +92,27 @@ def trees(generated):
 
 def test_every_label_is_the_value_of_its_tree_and_no_tree_comes_twice(generated, trees):
     assert [value(tree) for tree in trees] == generated[2].tolist()
-    assert len({row.tobytes() for row in rows(*generated[:2])}) == 4000
+    assert len({row.tobytes() for row in rows(*generated[:2])}) == 2500
 
 
 def test_generator_has_the_published_statistics(generated, trees):
     """Against 20,000 examples of LRA's own generator. Tolerances are 4 standard errors of the difference
-    between a share in 4,000 and one in 20,000 examples, plus the rounding of the published figures."""
+    between a share in 2,500 and one in 20,000 examples, plus the rounding of the published figures."""
     tokens, offsets, label = generated
     length = np.diff(offsets)
 
     def agree(shares, percent):
         p = np.asarray(percent) / 100
-        tolerance = 4 * np.sqrt(p * (1 - p) * (1 / 4000 + 1 / 20_000)) + 0.0005
+        tolerance = 4 * np.sqrt(p * (1 - p) * (1 / 2500 + 1 / 20_000)) + 0.0005
         assert (np.abs(np.asarray(shares) - p) < tolerance).all(), (shares, percent)
 
     assert 501 <= length.min() < 510 and 1980 < length.max() <= 1999
     agree([(length < edge).mean() for edge in (539, 701, 953, 1309, 1804)], [5, 25, 50, 75, 95])
-    agree(np.bincount(label) / 4000, [16.8, 9.3, 7.3, 8.2, 8.9, 8.8, 7.7, 7.5, 8.5, 17.0])
+    agree(np.bincount(label) / 2500, [16.8, 9.3, 7.3, 8.2, 8.9, 8.8, 7.7, 7.5, 8.5, 17.0])
     arity = np.bincount([len(tree) - 1 for tree in trees], minlength=11)
-    agree(arity[2:] / 4000, [4.6, 6.5, 8.1, 10.3, 11.7, 13.2, 14.3, 15.2, 16.1])
+    agree(arity[2:] / 2500, [4.6, 6.5, 8.1, 10.3, 11.7, 13.2, 14.3, 15.2, 16.1])
     assert {depth(tree) for tree in trees} == {9} and not arity[:2].any()
-    # Shares among some 4 million tokens. Draws of digits and names are independent; operators against digits
+    # Shares among some 2.5 million tokens. Draws of digits and names are independent; operators against digits
     # vary from tree to tree, hence 0.15 points on the bracket.
     off = np.bincount(tokens, minlength=15) / len(tokens) * 100 - ([7.16] * 10 + [3.56] * 4 + [14.2])
     assert (np.abs(off) < [0.08] * 10 + [0.06] * 4 + [0.15]).all()
