@@ -581,7 +581,7 @@ def read_png(path, size):
     """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises DataError for any other file."""
     try:
         Image.open(path, formats=("PNG",)).verify()  # the checksums, which reading the pixels passes over
-        with Image.open(path, formats=("PNG",)) as png:
+        with Image.open(path) as png:
             if (png.mode, png.size) != ("L", (size, size)):
                 raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
             return np.asarray(png)

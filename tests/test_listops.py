@@ -112,7 +112,7 @@ def test_generator_has_the_published_statistics(generated, trees):
     arity = np.bincount([len(tree) - 1 for tree in trees], minlength=11)
     agree(arity[2:] / 2500, [4.6, 6.5, 8.1, 10.3, 11.7, 13.2, 14.3, 15.2, 16.1])
     assert {depth(tree) for tree in trees} == {9} and not arity[:2].any()
-    # Shares among some 2.5 million tokens. Draws of digits and names are independent; operators against digits
+    # Shares among 2.5 million tokens. Draws of digits and names are independent; operators against digits
     # vary from tree to tree, hence 0.15 points on the bracket.
     off = np.bincount(tokens, minlength=15) / len(tokens) * 100 - ([7.16] * 10 + [3.56] * 4 + [14.2])
     assert (np.abs(off) < [0.08] * 10 + [0.06] * 4 + [0.15]).all()
