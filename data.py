@@ -36,31 +36,22 @@ from tqdm import tqdm
 import listops
 import pathfinder
 from fetch import AAN_LINES, ARCHIVES, FETCHED, DataError, digest_of, fetch_archive, fetch_retrieval, making
-from listops import CLOSE, MAX_OP
+from listops import CLOSE, MAX_OP  # noqa: F401 (exp_listops names them so)
 
 MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
 SPLITS = ("train", "val", "test")
 PATHFINDER_SIZE = {"pathfinder": 32, "pathx": 128, "pathx256": 256}  # pixels a side
-LENGTHS = {  # symbols of one document: in full, and in the mini tier (None: there is none)
-    "listops": (2000, 96),
-    "text": (4096, 256),
-    "retrieval": (4096, 256),
-    "image": (1024, 256),
-    "scifar": (3072, 768),
-    "pathfinder": (1024, 256),
-    "pathx": (128**2, None),
-    "pathx256": (256**2, None),
-}
-TEXT, GREY = dict(classes=2, vocab=259, first_id=3), dict(classes=10, vocab=259, first_id=3)
 SHAPES = {  # of each task: arguments of Task
-    "listops": dict(classes=10, vocab=17, first_id=listops.LISTOPS_FIRST_ID),
-    "text": TEXT,
-    "retrieval": TEXT | dict(docs=2),
-    "image": GREY,
-    "scifar": GREY | dict(channels=3),
-    **{name: dict(classes=2, vocab=258, first_id=2) for name in PATHFINDER_SIZE},
+    "listops": dict(classes=10, vocab=17, first_id=listops.LISTOPS_FIRST_ID, max_length=2000),
+    "text": dict(classes=2, vocab=259, first_id=3, max_length=4096),
+    "retrieval": dict(classes=2, vocab=259, first_id=3, max_length=4096, docs=2),
+    "image": dict(classes=10, vocab=259, first_id=3, max_length=1024),
+    "scifar": dict(classes=10, vocab=259, first_id=3, max_length=3072, channels=3),
 }
-SHAPES = {name: shape | dict(max_length=LENGTHS[name][0]) for name, shape in SHAPES.items()}
+SHAPES |= {
+    name: dict(classes=2, vocab=258, first_id=2, max_length=side**2) for name, side in PATHFINDER_SIZE.items()
+}
+MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 TITLES = dict(listops="ListOps", text="Text", retrieval="Retrieval", image="Image", scifar="sCIFAR")
 TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  # of tables and figures
 EXPECTED = {  # examples of the official files; official data with others are refused
@@ -69,19 +60,28 @@ EXPECTED = {  # examples of the official files; official data with others are re
     "retrieval": dict(zip(SPLITS, AAN_LINES.values())),
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
-HAS = {  # the tasks for which an argument of load means something
-    "augment": ("image", *PATHFINDER_SIZE),
+HAS = {  # the tasks that can follow a wish to load
+    "augment paper": ("image",),
+    "augment flip": ("image", *PATHFINDER_SIZE),
     "shuffle": ("listops",),
     "denoise": ("text", "retrieval"),
     "max_length": ("text", "retrieval"),  # a cut expression has no value, a cut image no meaning
+}
+TECHNIQUES = {  # paper A's (Section 3), as recipes name them -> arguments of load
+    None: {},
+    "augment paper": {"augment": "paper"},
+    "augment flip": {"augment": "flip"},
+    "three sets": {"levels": tuple(pathfinder.FOLDERS)},
+    "denoise": {"denoise": True},
+    "shuffle": {"shuffle": True},
 }
 
 
 def length(name, mini=False):
     """Symbols of the longest document of a task. Raises DataError where there is no mini tier."""
-    if mini and not LENGTHS[name][1]:
+    if mini and name not in MINI_LENGTHS:
         raise DataError(f"--mini: there is no mini {TITLES[name]}; choose another task or leave --mini out")
-    return LENGTHS[name][mini]
+    return MINI_LENGTHS[name] if mini else SHAPES[name]["max_length"]
 
 
 # ------------------------------------------------------------------------------------------ shapes of things
@@ -104,8 +104,8 @@ class Batch(NamedTuple):
     docs: int = 1
     target: torch.Tensor | None = None  # (B * docs, L) int64 ids before corruption
     selected: torch.Tensor | None = None  # (B * docs, L) bool, positions chosen for corruption
-    # What losses are divided by: examples in the whole global batch, and the real positions that so many
-    # examples of the training set have on average (common.multitask_loss says why not the batch's own).
+    # What losses are divided by: examples of the whole global batch, and real positions that so many training
+    # examples have on average (common.multitask_loss says why not the batch's own).
     examples: int = 0
     positions: torch.Tensor | None = None
 
@@ -118,8 +118,7 @@ class Batch(NamedTuple):
 
     def parts(self, size):
         """The batch cut into batches of at most `size` examples."""
-        for i in range(0, len(self.label), size):
-            yield self.cut(i, i + size)
+        return (self.cut(i, i + size) for i in range(0, len(self.label), size))
 
     def share(self, rank, ranks):
         """What process `rank` of `ranks` computes of this batch."""
@@ -156,19 +155,18 @@ class Task:
 
     def __post_init__(self):
         self.lengths = {}  # positions of each example (n,), of a pair the longer document's; on the CPU
-        for name, split in self.splits.items():
-            edges, label = split.offsets.cpu(), split.label.cpu()
-            where, n = f"{self.name}, {name}", self.docs * len(label)
-            if not torch.isin(label, torch.arange(self.classes)).all():
-                found = f"labels are {int(label.min())} to {int(label.max())}"
-                raise DataError(f"{where}: {found}, but classes={self.classes} wants 0 to classes - 1")
-            ends = (len(edges), int(edges[0]), int(edges[-1]))
-            if ends != (n + 1, 0, len(split.tokens)) or (edges.diff() < 0).any():
-                raise DataError(f"{where}: offsets must be {n + 1}, rising from 0 to the number of tokens")
-            # Bytes always fit into a vocabulary of 256; others are looked at.
-            if self.first_id + 256 > self.vocab and len(split.tokens):
-                if (most := int(split.tokens.max()) + self.first_id) >= self.vocab:
-                    raise DataError(f"{where}: the largest id is {most}, but vocab={self.vocab}; give more")
+        for name, (tokens, offsets, label) in self.splits.items():
+            edges, n, wrong = offsets.cpu(), self.docs * len(label), None
+            ends = [len(edges), int(edges[0]), int(edges[-1])]
+            if ends != [n + 1, 0, len(tokens)] or (edges.diff() < 0).any():
+                wrong = f"offsets must be {n + 1}, rising from 0 to the number of tokens"
+            elif ((label < 0) | (label >= self.classes)).any():
+                wrong = f"labels must be 0 to {self.classes - 1}; give other labels or more classes"
+            # A vocabulary that has room for every byte needs no look at the tokens.
+            elif len(tokens) and self.first_id + 256 > self.vocab <= self.first_id + int(tokens.max()):
+                wrong = f"the largest id is {self.first_id + int(tokens.max())}; give a larger vocab"
+            if wrong:
+                raise DataError(f"{self.name}, {name}: {wrong}")
             documents = edges.diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
             if name == "train":
@@ -193,13 +191,12 @@ class Task:
         return self if n is None else first_of(self, "test", n, "--limit-test")
 
     def to(self, device):
-        splits = {name: Split(*(t.to(device) for t in split)) for name, split in self.splits.items()}
-        return replace(self, **splits)
+        return replace(self, **{name: Split(*(t.to(device) for t in s)) for name, s in self.splits.items()})
 
     def plan(self, batch_size, order, bucket=True):
         """One training epoch as a list of index tensors that covers every example once, in an order drawn
-        from `order`, a CPU generator. With `bucket` it is sorted by length inside pools of 50 batches and the
-        batches are shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 %
+        from `order`, a CPU generator. With `bucket` examples are sorted by length inside pools of 50 batches
+        and the batches are shuffled: neighbours in length share a batch (IMDB in random batches of 16 is 62 %
         padding), and still others meet every epoch."""
         lengths = self.lengths["train"]
         index = torch.randperm(len(lengths), generator=order)
@@ -210,11 +207,9 @@ class Task:
         return list(index.split(batch_size))
 
     def training_batches(self, plan, noise, epoch, rank=0, ranks=1):
-        """Augmented (and corrupted) batches of a plan; of each, the share of process `rank` of `ranks`.
-
-        All ranks draw from `noise`, a generator on the data's device, for the whole batch, so that their
-        number does not change what is drawn. With colour augmentation each image has its own stream instead.
-        """
+        """Augmented (and corrupted) batches of a plan; of each, the share of process `rank` of `ranks`. All
+        ranks draw from `noise`, a generator on the data's device, for the whole batch, so that their number
+        does not change what is drawn. With colour augmentation each image has its own stream instead."""
         coloured = self.rgb is not None
         plain = (self.gather("train", index) for index in plan)
         for batch in augmented_images(self, plan, epoch, rank, ranks) if coloured else plain:
@@ -224,8 +219,8 @@ class Task:
             yield batch if coloured or ranks == 1 else batch.share(rank, ranks)
 
     def evaluation_batches(self, split, positions=1 << 16, rank=0, ranks=1):
-        """Clean batches of about `positions` padded positions each, shortest documents first: hardly any
-        padding. Each of `ranks` processes gets every ranks-th."""
+        """Clean batches of about `positions` padded positions each, shortest documents first. Each of `ranks`
+        processes gets every ranks-th."""
         lengths = self.lengths[split]
         index, plan = lengths.argsort(stable=True), []
         while len(index):
@@ -238,8 +233,8 @@ class Task:
             yield strided(self.gather(split, index), self.stride, self.channels)
 
     def padded(self, lengths):
-        """Lengths rounded up to a multiple of 16, above 128 of 64, above 1,024 of 256, so that batches come
-        in few shapes: Text in 25 and not 61, at 8.1 % padding and not 5.0."""
+        """Lengths rounded up to a multiple of 16, above 128 of 64, above 1,024 of 256: so batches come in few
+        shapes (Text in 25 and not 61, at 8.1 % padding and not 5.0)."""
         step = torch.where(lengths > 1024, 256, torch.where(lengths > 128, 64, 16))
         return ((lengths + step - 1) // step * step).clamp(max=self.max_length)
 
@@ -271,8 +266,8 @@ def document_rows(index, docs):
 
 def corrupt(batch, noise, vocab, mask_id=MASK, channels=1):
     """Paper A's corruption for denoising (Section 3, A.4): each real position is selected with probability
-    0.3; of the selected, a third becomes any id, specials included as in the authors' code, and the rest
-    `mask_id`. All channels of a position share its fate. The clean ids stay in `batch.target`."""
+    0.3; of the selected, a third becomes any id (specials too, as in the authors' code), the rest `mask_id`.
+    All channels of a position share its fate. The clean ids stay in `batch.target`."""
     real, device = batch.mask[:, ::channels], batch.tokens.device
     selected = (torch.rand(real.shape, generator=noise, device=device) < 0.3) & real
     random = torch.rand(real.shape, generator=noise, device=device) < 1 / 3
@@ -289,11 +284,10 @@ def strided(batch, stride, channels=1):
     """The batch with the positions of every document in another order, always the same for its length.
 
     Of L positions the first n = L - L % stride move, i to (i % stride) * (n // stride) + i // stride, so that
-    neighbours come to lie n // stride apart; the rest and the padding stay. On a square image of that side it
-    is the transpose. stride "random": a permutation of all L, fixed for each L. "rotated", "random-rotated":
-    as 1 and "random", but then every document is rotated by a number of its own, the sum of its symbols, so
-    that the distance to the ends does not tell which position it is.
-    """
+    neighbours come to lie n // stride apart (an image of that side is transposed); the rest and the padding
+    stay. stride "random": a permutation of all L, fixed for each L. "rotated", "random-rotated": as 1 and
+    "random", but then every document is rotated by a number of its own, the sum of its ids, so that the
+    distance to the ends does not tell which position it is."""
     if stride == 1:
         return batch
     device, width = batch.tokens.device, batch.tokens.shape[1]
@@ -321,33 +315,30 @@ def strided(batch, stride, channels=1):
 def described(splits, made):
     """The `source` of a task whose splits were made by `made`. Runs of one hash have seen the same data."""
     digest = hashlib.sha256()
-    for array in (array for name in SPLITS for array in splits[name]):
-        digest.update(np.ascontiguousarray(array))
-    counts = {name: len(splits[name].label) for name in SPLITS}
-    return {"from": made, "counts": counts, "hash": digest.hexdigest()}
+    for name, part in product(SPLITS, Split._fields):
+        digest.update(np.ascontiguousarray(getattr(splits[name], part)))
+    return {"from": made, "counts": {s: len(splits[s].label) for s in SPLITS}, "hash": digest.hexdigest()}
 
 
-def packed(root, task, made, make, files=None, **more):
-    """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, it is written from
-    make() -> {split: Split}, whole or not at all; the source says `made` and `more` of it, and files(), what
-    is known of the files it is made of. Raises DataError for a folder of another task or with bytes that
-    differ from its manifest."""
+def packed(root, task, made, make):
+    """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, it is written, whole or
+    not at all, from make() -> {split: Split} and what else the source says beside `made`. Raises DataError
+    for a folder of another task or with bytes that differ from its manifest."""
     folder = root / "packed" / task
     with making(folder) as private:
         if private:
-            more_once = {"files": files()} if files else {}
-            splits = make()
+            splits, more = make()
             private.mkdir()
             for name, part in product(SPLITS, Split._fields):
                 np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-            manifest = {"task": task} | described(splits, made) | more | more_once
+            manifest = {"task": task} | described(splits, made) | more
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
             arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
             splits[name] = Split(*map(torch.from_numpy, arrays))
-        expected = {"task": task} | described(splits, made) | more
+        expected = {"task": task} | described(splits, made)
         if {key: manifest[key] for key in expected} != expected:
             raise ValueError(f"other data than its manifest says, or not those of '{task}'")
         return splits, manifest
@@ -386,7 +377,7 @@ def example_keys(split, docs=1):
 
 # ------------------------------------------------------------------------------------------ official files
 
-# Where the folders of an unpacked release lie: it holds itself once more, and everyone uses the inner one.
+# Where an unpacked release lies: it holds itself once more, and everyone uses the inner one.
 RELEASE = ("lra_release/lra_release", "lra_release", "")
 AAN_FILES = dict(zip(SPLITS, AAN_LINES))
 # label, id1, id2, text1, text2 with tabs between; a text can be empty
@@ -396,12 +387,12 @@ AAN_ROW = re.compile(rb"""([01])(?:\.0)?\t[^\t]*\t[^\t]*\tb(['"])([^\t]*)\2\tb([
 def data_folder(root):
     """The data folder as a Path. One that is not there is made, and that is said: it may be a slip."""
     root = Path(root)
-    if not root.exists():
-        print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise DataError(f"cannot make {root} ({error}); choose another --data-dir") from error
+    try:
+        if not root.exists():
+            print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
+            root.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"cannot make {root} ({error}); choose another --data-dir") from error
     return root
 
 
@@ -417,9 +408,10 @@ def say_generated(folder, official):
 
 
 def read_official(root, name):
-    """{split: Split} of the official files of ListOps, Text or Retrieval. Raises DataError for files that are
-    cut, or hold the same examples twice (one file under two names, a row many times). The real ones have few
-    duplicates: 0.5 % of IMDB."""
+    """{split: Split} of the official files of ListOps, Text or Retrieval, and a dict of what else is known of
+    them. Raises DataError for files that are cut or hold the same examples twice (one file under two names,
+    a row many times). The real ones have few duplicates: 0.5 % of IMDB."""
+    more = {}
     if name == "text":
         fetch_archive(root, ARCHIVES["text"])
         folder = root / "aclImdb"
@@ -427,6 +419,7 @@ def read_official(root, name):
     elif name == "retrieval":
         folder = find_aan(root)
         splits = {split: read_aan_tsv(folder / file) for split, file in AAN_FILES.items()}
+        more = {"files": aan_files(folder)}
     else:
         folder = released(root, "listops-1000")
         files = {split: listops.read_listops_tsv(folder / f"basic_{split}.tsv") for split in SPLITS}
@@ -439,7 +432,7 @@ def read_official(root, name):
         if len(keys) != expected or len(new) < expected / 2:
             found = f"{len(keys):,} examples for {split}, {len(new):,} of them new, instead of {expected:,}"
             raise DataError(f"{folder} holds {found}; it is not the official data of {name}, get it again")
-    return splits
+    return splits, more
 
 
 def read_imdb(folder):
@@ -454,9 +447,8 @@ def read_imdb(folder):
             # <id>_<rating>.txt, ordered by id: the order of a directory listing differs between file systems.
             files = [file for file in place.glob("*") if re.fullmatch(r"\d+_\d+\.txt", file.name)]
             files.sort(key=lambda file: int(file.name.split("_")[0]))
-            reviews = [
-                file.read_bytes()[:4096] for file in tqdm(files, str(place), leave=False, disable=None)
-            ]
+            bar = tqdm(files, str(place), leave=False, disable=None)
+            reviews = [file.read_bytes()[:4096] for file in bar]
             if len(files) != each or b"" in reviews:
                 found = f"{len(files):,} reviews ({reviews.count(b'')} empty)"
                 raise DataError(f"{place} holds {found}, not {each:,}; unpack aclImdb again")
@@ -478,19 +470,20 @@ def find_aan(root):
 
 
 def aan_files(folder):
-    """What is known of the three AAN files in `folder`: the sha256 of each and, of fetched ones, from where.
-    Raises DataError where they are no longer what was fetched."""
+    """The sha256 of each AAN file in `folder` and, of fetched ones, from where. Raises DataError where they
+    are no longer what was fetched."""
     known = {"sha256": {name: digest_of(folder / name)[0] for name in AAN_LINES}}
-    if not (folder / FETCHED).exists():
-        return known
-    fetched = json.loads((folder / FETCHED).read_text())
-    if fetched["sha256"] != known["sha256"]:
-        raise DataError(f"{folder} is no longer what was fetched (sha256 differs); delete it, fetch it again")
-    return fetched
+    if (folder / FETCHED).exists():
+        fetched = json.loads((folder / FETCHED).read_text())
+        if fetched["sha256"] != known["sha256"]:
+            fault = "is no longer what was fetched (sha256 differs)"
+            raise DataError(f"{folder} {fault}; delete it, fetch it again")
+        return fetched
+    return known
 
 
-def read_aan_tsv(path, limit=4096):
-    """new_aan_pairs.*.tsv -> Split of documents doc1, doc2, doc1, doc2, ..., each cut after `limit` bytes;
+def read_aan_tsv(path):
+    """new_aan_pairs.*.tsv -> Split of documents doc1, doc2, doc1, doc2, ..., each cut at 4,096 bytes;
     label 1 = one paper cites the other. Escapes inside b'...' stay as they are (a line feed is a backslash
     and an n), as every reference reads them. Raises DataError."""
     documents, label = [], []
@@ -500,7 +493,7 @@ def read_aan_tsv(path, limit=4096):
             if not fields:
                 fault = "this is not 0.0 or 1.0, two ids and two texts as b'..'"
                 raise DataError(f"{path}, line {number}: {fault}; delete its folder and fetch it again")
-            documents += [fields[3][:limit], fields[5][:limit]]
+            documents += [fields[3][:4096], fields[5][:4096]]
             label.append(int(fields[1]))
     return Split(*ragged(documents), torch.tensor(label))
 
@@ -513,32 +506,24 @@ def listops_splits(counts, seed, lengths=listops.LISTOPS_LENGTHS):
     return {name: select(whole, piece) for name, piece in zip(counts, pieces)}
 
 
-def load_symbols(root, name, mini=False, limit=None):
-    """ListOps, Text or Retrieval. ListOps is LRA's own files where they are, else generated; in the mini tier
-    always generated, and short. A limit above their number adds those that the generator makes next."""
-    read = functools.partial(read_official, root, name)
-    # The official examples are packed under a name of their own: under the common one, examples that were
-    # generated before would be taken for them. Once packed, their files may go.
-    official = released(root, "listops-1000") or (root / "packed" / "listops-official").exists()
-    if name == "text":
-        splits, source = packed(root, "text", "aclImdb", read)
-    elif name == "retrieval":
-        splits, source = packed(root, "retrieval", "lra_release", read, lambda: aan_files(find_aan(root)))
-    elif official and not mini:
-        splits, source = packed(root, "listops-official", "lra_release", read)
+def load_listops(root, mini=False, limit=None):
+    """Splits and source of LRA's own files where they are, else of the generator; in the mini tier always of
+    the generator, and short. A limit above their number adds those that the generator makes next."""
+    # The official examples have a pack of their own, not to be mistaken for generated ones; it outlives them.
+    if not mini and (released(root, "listops-1000") or (root / "packed" / "listops-official").exists()):
+        return packed(root, "listops-official", "lra_release", lambda: read_official(root, "listops"))
+    if mini:
+        pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
     else:
         pack, counts, lengths = "listops", EXPECTED["listops"], listops.LISTOPS_LENGTHS
-        if mini:
-            pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
-        else:
-            say_generated(root / "packed" / pack, root / "listops-1000")
-        generate = functools.partial(listops_splits, seed=0, lengths=lengths)
-        splits, source = packed(root, pack, "generated", lambda: generate(counts), seed=0)
-        if (limit or 0) > counts["train"]:
-            fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
-            whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
-            splits["train"] = select(whole, torch.cat([torch.arange(counts["train"]), fresh]))
-    return Task(name, **SHAPES[name], **splits, source=source)
+        say_generated(root / "packed" / pack, root / "listops-1000")
+    generate = functools.partial(listops_splits, seed=0, lengths=lengths)
+    splits, source = packed(root, pack, "generated", lambda: (generate(counts), {"seed": 0}))
+    if limit and limit > counts["train"]:
+        fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
+        whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
+        splits["train"] = select(whole, torch.cat([torch.arange(counts["train"]), fresh]))
+    return splits, source
 
 
 # ------------------------------------------------------------------------------------------ image
@@ -582,9 +567,8 @@ def halved(pixels, channels=1):
 
 def load_image(root, name="image", mini=False):
     """CIFAR-10 in grey, or ("scifar") with its three colours at every position."""
-    folder = root / "cifar-10-batches-bin"
     fetch_archive(root, ARCHIVES["image"])
-    rgb, label = read_cifar(folder)
+    rgb, label = read_cifar(root / "cifar-10-batches-bin")
     known = hashlib.sha256(label).hexdigest() == CIFAR_LABELS
     official = known and rgb[:50_000].mean((0, 1, 2)).round(2).tolist() == OFFICIAL_CIFAR_MEAN
     if not official:
@@ -593,14 +577,14 @@ def load_image(root, name="image", mini=False):
     pixels = torch.from_numpy(grey(rgb) if name == "image" else rgb).flatten(1)
     if mini:
         pixels = halved(pixels, SHAPES[name].get("channels", 1))
-    order = torch.cat([fixed_order(50_000), torch.arange(50_000, 60_000)])
-    index = dict(zip(SPLITS, order.split([45_000, 5_000, 10_000])))
+    train, val = fixed_order(50_000).split([45_000, 5_000])
+    index = {"train": train, "val": val, "test": torch.arange(50_000, 60_000)}
     splits = {split: image_split(pixels[i], label[i]) for split, i in index.items()}
     # Where the labels are the official ones the pixels alone are hashed: they tell copies apart.
     digest = hashlib.sha256(rgb.tobytes() + (b"" if known else label.tobytes())).hexdigest()
     counts = {split: len(i) for split, i in index.items()}
-    source = {"from": folder.name, "counts": counts, "hash": digest, "official": official}
-    coloured = rgb[index["train"]] if name == "image" else None
+    source = {"from": "cifar-10-batches-bin", "counts": counts, "hash": digest, "official": official}
+    coloured = rgb[train] if name == "image" else None
     return Task(name, **SHAPES[name], **splits, source=source, rgb=coloured)
 
 
@@ -731,31 +715,30 @@ def flipped(batch, noise):
 
 def load_pathfinder(root, name, levels, mini=False):
     """Official PNG folders where they are, or were when they were packed; else our own sets. levels: those of
-    pathfinder.FOLDERS to train on (all three: paper A), as a tuple or one word; "all" is all. Path-X has the
-    hard one alone."""
+    pathfinder.FOLDERS to train on (a tuple; all three: paper A), or one. Path-X has the hard one alone."""
     size, n, known = PATHFINDER_SIZE[name], pathfinder.OFFICIAL_IMAGES, pathfinder.FOLDERS
-    wanted = known if levels == "all" else (levels,) if isinstance(levels, str) else levels
-    if not wanted or not set(wanted) <= set(known):
+    wanted = {levels} if isinstance(levels, str) else set(levels)
+    if not wanted or not wanted <= set(known):
         raise DataError(f"Pathfinder has the levels {', '.join(known)}, not {levels}")
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
-        n, size, wanted = 40_000, 16, ("easy",)
+        n, size, wanted = 40_000, 16, {"easy"}
     elif name != "pathfinder":
-        wanted = ("hard",)
-    wanted = [level for level in known if level in wanted]
+        wanted = {"hard"}
     hard = released(root, f"pathfinder{size}/{known['hard']}")
     packs = {level: root / "packed" / f"{name}-{level}" for level in known}
-    if not mini and (hard or any(pack.exists() for pack in packs.values())):
-        # Once the folder is gone its packed levels stay; what is not packed is then refused.
-        source, official = {"from": "lra_release"}, hard.parent if hard else root / f"pathfinder{size}"
-        sets = [pathfinder.pack_png_folder(packs[x], official, size, x) for x in wanted]
-    else:
-        source, sets = {"from": "generated", "seed": 0}, []
-        for level in wanted:
-            folder = root / f"pathfinder{size}-{level}"
-            if not mini:
-                say_generated(folder, root / f"pathfinder{size}")
-            sets.append(pathfinder.generate_set(folder, size, level, n))
+    # Once the official folder is gone its packed levels stay; what is not packed is then refused.
+    official = not mini and (hard or any(pack.exists() for pack in packs.values()))
+    sets = []
+    for level in [level for level in known if level in wanted]:
+        top, folder = root / f"pathfinder{size}", root / f"pathfinder{size}-{level}"
+        if official:
+            sets.append(pathfinder.pack_png_folder(packs[level], hard.parent if hard else top, size, level))
+            continue
+        if not mini:
+            say_generated(folder, top)
+        sets.append(pathfinder.generate_set(folder, size, level, n))
     splits = pathfinder_splits(sets)
+    source = {"from": "lra_release"} if official else {"from": "generated", "seed": 0}
     source["hash"] = hashlib.sha256("".join(digest for _, _, digest in sets).encode()).hexdigest()
     source["counts"] = {split: len(s.label) for split, s in splits.items()}
     return Task(name, **SHAPES[name], **splits, source=source)
@@ -784,26 +767,19 @@ SMOKE_LENGTH = 256  # bytes of a stand-in's text
 def smoke_text(n, draw, docs):
     """n texts of 64 to 256 random letters, 60 % of them from the half of the alphabet that the label names
     (of a pair: label 1 when both favour the same half). No single position tells it."""
-    half = draw.integers(0, 2, (n, docs))
-    label = half[:, 0] if docs == 1 else (half[:, 0] == half[:, 1]).astype(np.int64)
-    texts = []
-    for h, length in zip(half.flat, draw.integers(64, SMOKE_LENGTH + 1, n * docs)):
-        halves = np.where(draw.random(length) < 0.6, h, 1 - h)
-        texts.append((97 + 13 * halves + draw.integers(0, 13, length)).astype(np.uint8).tobytes())
-    return Split(*ragged(texts), torch.from_numpy(label))
+    half, texts = draw.integers(0, 2, (n, docs)), []
+    for share in np.where(half.flat, 0.6, 0.4):
+        second = draw.random(draw.integers(64, SMOKE_LENGTH + 1)) < share
+        texts.append((97 + 13 * second + draw.integers(0, 13, len(second))).astype(np.uint8))
+    label = half[:, 0] if docs == 1 else half[:, 0] == half[:, 1]
+    return Split(*ragged(texts), torch.from_numpy(label).long())
 
 
 def smoke_image(n, draw, channels):
-    """n gratings, each class with its own direction and pitch, and its own brightness and contrast for models
-    that do not see the direction within a smoke run. One pixel tells the class 2 times in 10."""
-    y, x = np.mgrid[:32, :32]
+    """n images of noise, brighter from class to class. One pixel tells the class 3 times in 20."""
     label = np.arange(n) % 10
-    fine, step = (label // 5)[:, None, None], (label % 5)[:, None, None]
-    wave = np.cos(np.pi * step / 5) * x + np.sin(np.pi * step / 5) * y
-    grating = np.sin(wave * (0.5 + 0.6 * fine) + draw.uniform(0, 2 * np.pi, (n, 1, 1)))
-    pixels = 96 + 16 * step + (20 + 40 * fine) * grating + draw.normal(0, 25, (n, 32, 32))
-    pixels = pixels.clip(0, 255).astype(np.uint8)[..., None] // np.arange(1, channels + 1, dtype=np.uint8)
-    return image_split(pixels.reshape(n, -1), label)
+    pixels = draw.normal(80 + 8 * label[:, None], 40, (n, 1024 * channels)).clip(0, 255)
+    return image_split(pixels.astype(np.uint8), label)
 
 
 def smoke_task(name):
@@ -822,8 +798,8 @@ def smoke_task(name):
             shape = shape | {"max_length": SMOKE_LENGTH}
             splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
         else:
-            channels = shape.get("channels", 1)
-            splits = {s: smoke_image(n, draw, channels) for s, n in zip(SPLITS, (500, 100, 100))}
+            width = shape.get("channels", 1)
+            splits = {s: smoke_image(n, draw, width) for s, n in zip(SPLITS, (500, 100, 100))}
     if name == "image":  # three equal colours: grey again what they were, and augmented like CIFAR-10's
         rgb = splits["train"].tokens.numpy().reshape(-1, 32, 32, 1).repeat(3, axis=3)
     return Task(name, **shape, **splits, source=described(splits, made), rgb=rgb)
@@ -840,8 +816,8 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
                 pixels; with the accuracy of rules that need no model in task.source["baselines"]
     smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network
-    limit       keep so many training examples, smaller sets nested in larger ones, and no more for validation
-                than those; all test examples. Of our own ListOps more than the set has are made
+    limit       keep so many training examples, and no more for validation; smaller sets are nested in larger
+                ones. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
     augment     training images: "none", "flip" (left to right) or "paper" (paper A's, of CIFAR-10)
     levels      Pathfinder: train on these of "easy", "intermediate", "hard"; validate and test on the hardest
@@ -861,7 +837,12 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     elif name in ("image", "scifar"):
         task = load_image(root, name, mini)
     else:
-        task = load_symbols(root, name, mini, limit)
+        if name == "listops":
+            splits, source = load_listops(root, mini, limit)
+        else:
+            made = "aclImdb" if name == "text" else "lra_release"
+            splits, source = packed(root, name, made, lambda: read_official(root, name))
+        task = Task(name, **SHAPES[name], **splits, source=source)
     if mini and not smoke:
         task.source["baselines"], max_length = baselines(task), max_length or small
     return dressed(task, limit, max_length, augment, seed, stride, shuffle, denoise)
@@ -874,27 +855,27 @@ def dressed(
     rgb = task.rgb if augment == "paper" else None
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed, rgb=rgb)
     if limit is not None:
-        colours = None if rgb is None else rgb[fixed_order(len(rgb))[:limit].numpy()]
-        task = replace(first_of(task, "train", limit, "--limit"), rgb=colours)
+        task = first_of(task, "train", limit, "--limit")
+        if rgb is not None:
+            task.rgb = rgb[fixed_order(len(rgb))[:limit].numpy()]
         if limit < len(task.val.label):
             task = first_of(task, "val", limit, "--limit")
-    wanted = ((augment == "flip", flipped), (shuffle, shuffled))
-    wanted += ((denoise, functools.partial(corrupt, vocab=task.vocab)),)
+    corrupted = functools.partial(corrupt, vocab=task.vocab)
+    wanted = (augment == "flip", flipped), (shuffle, shuffled), (denoise, corrupted)
     return replace(task, transforms=[transform for asked, transform in wanted if asked])
 
 
-def refuse(name, **wanted):
-    """Raise DataError for arguments of load that a task cannot follow; None, False, "none" are not wanted."""
+def refuse(name, augment=None, max_length=None, shuffle=False, denoise=False):
+    """Raise DataError for arguments of load that a task cannot follow."""
+    wanted = dict(max_length=max_length, shuffle=shuffle, denoise=denoise)
+    if augment not in (None, "none"):
+        wanted[f"augment {augment}"] = True
     for what, value in wanted.items():
-        if value not in (None, False, "none") and name not in HAS[what]:
-            others = ", ".join(TITLES[other] for other in HAS[what])
-            what = what if value is True else f"--{what.replace('_', '-')} {value}"
+        able = HAS.get(what, ())
+        if value and name not in able:
+            others = ", ".join(TITLES[other] for other in able) or "no task"
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
-    augment, cut = wanted["augment"], wanted["max_length"]
-    if augment not in (None, "none", "flip", "paper") or (augment == "paper" and name != "image"):
-        known = "paper, flip" if name == "image" else "flip"
-        raise DataError(f"--augment {augment}: {TITLES[name]} has {known} and none; choose one of them")
-    if cut and cut > length(name):  # the model would grow and the data would not
+    if max_length and max_length > length(name):  # the model would grow and the data would not
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
 
 
@@ -909,7 +890,7 @@ def first_of(task, split, n, flag):
 
 def load_tsv(path, max_length=4096, **options):
     """A task of one's own: lines label<TAB>text in UTF-8 -> Task, cut 80 / 10 / 10 by fixed_order, texts as
-    bytes. Labels are words, without the blanks around them; classes are in their order. Prints the classes.
+    bytes. Labels are words, without the blanks around them; classes are in their order and are printed.
     Options as in load: denoise, limit, stride. Raises DataError for a file that is not like that."""
     path = Path(path)
     try:
@@ -925,15 +906,15 @@ def load_tsv(path, max_length=4096, **options):
         texts.append(text)
         if not labels[-1] or not text or b"\0" in line:
             raise DataError(f"{path}, line {number}: this is not a label, a tab and a text in UTF-8")
-    n, counts = len(labels), {label: labels.count(label) for label in sorted(set(labels))}
-    if len(counts) < 2 or n < 10:
-        raise DataError(f"{path} has {n} lines and {len(counts)} labels; give at least ten and two")
-    for label, count in counts.items():
-        if count == 1:
+    n, classes = len(labels), sorted(set(labels))
+    if len(classes) < 2 or n < 10:
+        raise DataError(f"{path} has {n} lines and {len(classes)} labels; give at least ten and two")
+    counts = {label: labels.count(label) for label in classes}
+    for label in classes:
+        if counts[label] == 1:
             what = f"no other line has the label {label!r}; is it a header or a slip? Delete or mend it"
             raise DataError(f"{path}, line {labels.index(label) + 1}: {what}")
     print(f"{path.name}: {n:,} lines; " + ", ".join(f"{label} {count:,}" for label, count in counts.items()))
-    classes = [*counts]
     whole = Split(*ragged(texts), torch.tensor([classes.index(label) for label in labels]))
     parts = fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])
     splits = {name: select(whole, index) for name, index in zip(SPLITS, parts)}
@@ -942,23 +923,13 @@ def load_tsv(path, max_length=4096, **options):
 
 
 def load_for(args, name, recipe, seed):
-    """The task `name` as the common flags `args` and a recipe want it; see load. Its technique is one
-    of paper A's (Section 3), or None."""
-    technique = recipe["train"].get("technique")
-    known = {
-        None: {},
-        "augment paper": {"augment": "paper"},
-        "augment flip": {"augment": "flip"},
-        "three sets": {"levels": tuple(pathfinder.FOLDERS)},
-        "denoise": {"denoise": True},
-        "shuffle": {"shuffle": True},
-    }
-    if technique not in known:
-        raise DataError(f"technique {technique!r}: give one of {', '.join(map(str, known))}")
-    arguments = known[technique] | {
-        flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")
-    }
-    return load(name, args.data_dir, seed=seed, stride=recipe["train"].get("stride", 1), **arguments)
+    """The task `name` as the common flags `args` and a recipe want it; see load."""
+    train = recipe["train"]
+    if (technique := train.get("technique")) not in TECHNIQUES:
+        raise DataError(f"technique {technique!r}: give one of {', '.join(map(str, TECHNIQUES))}")
+    wanted = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
+    wanted |= dict(seed=seed, stride=train.get("stride", 1)) | TECHNIQUES[technique]
+    return load(name, args.data_dir, **wanted)
 
 
 def require(names, args):
@@ -991,51 +962,46 @@ def baselines(task):
     return {rule: round(float(hits.double().mean()), 4) for rule, hits in right.items()}
 
 
-def facts(task):
-    """Facts about a task as {heading: text}: what to compare before trusting an accuracy."""
-    shares = torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
-    lengths = torch.cat(list(task.lengths.values())).double()
-    seen, repeated = set(example_keys(task.train, task.docs)), []
-    for split in ("val", "test"):
-        keys = example_keys(task.splits[split], task.docs)
-        repeated.append(f"{sum(key in seen for key in keys):,} of {split}")
+def print_facts(task):
+    """What to compare before trusting an accuracy."""
+    shares = 100 * torch.bincount(task.train.label, minlength=task.classes) / len(task.train.label)
+    lengths = torch.cat([*task.lengths.values()])
+    print(f"{task.name}, from {task.source['from']}, hash {task.source['hash'][:12]}")
+    print(f"shares of the classes in train: {shares.min():.1f} to {shares.max():.1f} %")
+    print(f"positions: {lengths.min()} to {lengths.max()}, median {lengths.median()}")
+    for rule, accuracy in baselines(task).items():
+        print(f"test accuracy of {rule}: {100 * accuracy:.1f} %")
+    seen = set()
+    for name, split in task.splits.items():
+        keys = example_keys(split, task.docs)
+        print(f"{name}: {len(keys):,} examples, {sum(key in seen for key in keys):,} in an earlier split")
         seen.update(keys)
-    return {
-        "from": task.source["from"],
-        "train / val / test": " / ".join(f"{len(split.label):,}" for split in task.splits.values()),
-        "class shares of train %": f"{100 * shares.min():.1f} to {100 * shares.max():.1f}",
-        "positions min / median / max": f"{lengths.min():.0f} / {lengths.median():.0f} / {lengths.max():.0f}",
-        "already in an earlier split": ", ".join(repeated),
-        "test accuracy of baselines %": ", ".join(f"{k} {100 * v:.1f}" for k, v in baselines(task).items()),
-        "hash": task.source["hash"][:12],
-    }
+    print(flush=True)
 
 
 def show(name, root):
-    """Save a picture of a task's examples to <root>/<name>.png."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise DataError("figures need matplotlib: pip install matplotlib") from None
+    """Print three documents of ListOps or a text, or save 18 pictures of images to <root>/<name>.png."""
+    if name not in HAS["augment flip"]:
+        task = load(name, root)
+        for i, (start, stop) in enumerate(pairwise(task.train.offsets[:4].tolist())):
+            symbols = bytes(task.train.tokens[start:stop].tolist())
+            words = (listops.LISTOPS_SYMBOLS[x] for x in symbols) if name == "listops" else ()
+            print(f"{TITLES[name]}, label {int(task.train.label[i // task.docs])}:")
+            print(" ".join(words) or symbols.decode(errors="replace"), end="\n\n")
+        return
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 5.5), layout="constrained")
-    if name == "listops":
-        draw_listops(figure.subplots(), load(name, root))
-    elif name in ("text", "retrieval"):
-        axis = figure.subplots()
-        axis.hist(load(name, root).lengths["train"].numpy(), 64)
-        axis.set(xlabel="length (bytes, cut)", ylabel="training examples", title=TITLES[name])
-    else:
-        for axis, (picture, title) in zip(figure.subplots(3, 6).flat, pictures(name, root)):
-            axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
-            axis.set_title(title, fontsize=9)
-            axis.set_axis_off()
+    for axis, (picture, title) in zip(figure.subplots(3, 6).flat, pictures(name, root)):
+        axis.imshow(picture, cmap="gray", vmin=0, vmax=255)
+        axis.set_title(title, fontsize=9)
+        axis.set_axis_off()
     figure.savefig(root / f"{name}.png", dpi=120)
     print(f"figure: {root / name}.png")
 
 
 def pictures(name, root):
-    """18 pictures with their titles. Pathfinder: six images of each level. Image: three images, as they are,
+    """Pictures with their titles. Pathfinder: six images of each level. Image: three images, as they are,
     grey, and four times as paper A's augmentation shows them to the model."""
     if name == "image":
         rgb = load(name, root, augment="paper").rgb
@@ -1047,28 +1013,6 @@ def pictures(name, root):
     for level in pathfinder.FOLDERS:
         images, label = pathfinder.generate_block(PATHFINDER_SIZE[name], level, seed=0, block=0, n=6)
         yield from zip(images, (f"{level}: {'' if y else 'not '}connected" for y in label))
-
-
-def draw_listops(axis, task):
-    """The shortest of 2,000 training expressions as nested intervals: width = tokens, colour = operator."""
-    i = int(task.lengths["train"][:2000].argmin())
-    symbols = task.train.tokens[task.train.offsets[i] : task.train.offsets[i + 1]].tolist()
-    colours = dict(zip(range(MAX_OP, CLOSE), ("#E69F00", "#56B4E9", "#009E73", "#CC79A7")))
-    opened = []  # where the operators that are open stand
-    for position, symbol in enumerate(symbols):
-        if symbol < MAX_OP:
-            axis.text(position + 0.5, len(opened), str(symbol), ha="center", va="center", fontsize=4)
-        elif symbol < CLOSE:
-            opened.append(position)
-        else:
-            start = opened.pop()
-            colour, width = colours[symbols[start]], position + 1 - start
-            axis.barh(len(opened), width, 0.9, start, color=colour, edgecolor="white")
-    for operator, colour in colours.items():
-        axis.barh(0, 0, color=colour, label=listops.LISTOPS_SYMBOLS[operator][1:])
-    axis.legend(loc="lower right")
-    axis.set(xlabel="position (tokens)", ylabel="depth", ylim=(9.6, -0.6), xlim=(0, len(symbols)))
-    axis.set_title(f"A ListOps expression of {len(symbols)} tokens; its value is {int(task.train.label[i])}")
 
 
 def main(argv=None):
@@ -1089,19 +1033,28 @@ def main(argv=None):
         "three files, on a mirror")
     what.add_argument("--prepare", action="store_true", help="make the tasks ready, print facts about them")
     what.add_argument("--fetch", action="store_true", help="the same, and fetch Retrieval too")
-    what.add_argument("--show", action="store_true", help="save a picture of each task to DIR/<task>.png")
+    what.add_argument("--show", action="store_true", help="print texts, draw images to DIR/<task>.png")
     # fmt: on
     args = parser.parse_args(argv)
     if args.url and (not args.fetch or args.task not in ([name] for name in ARCHIVES)):
         parser.error(f"--url goes with --fetch and one --task of {', '.join(ARCHIVES)}")
     if args.show and args.mini:
-        parser.error("--show draws the full tasks; leave --mini out")
+        parser.error("--show has the full tasks; leave --mini out")
     if "all" in args.task:
-        args.task = [name for name in tasks if LENGTHS[name][1] or not args.mini]
+        args.task = [name for name in tasks if name in MINI_LENGTHS or not args.mini]
     code = 0
     for name in args.task:
         try:
-            attend_to(name, data_folder(args.data_dir), args)
+            root = data_folder(args.data_dir)
+            if args.show:
+                show(name, root)
+                continue
+            if args.fetch and name in ARCHIVES and not (root / "packed" / name).exists():
+                if name == "retrieval":
+                    fetch_retrieval(root, args.url)
+                else:
+                    fetch_archive(root, ARCHIVES[name], args.url)
+            print_facts(load(name, root, mini=args.mini))
         except KeyboardInterrupt:
             parser.exit(130, "interrupted; the same command continues\n")
         except (DataError, OSError) as error:  # does not keep the other tasks from their turn
@@ -1109,20 +1062,6 @@ def main(argv=None):
             code = 2
     if code:
         parser.exit(code)
-
-
-def attend_to(name, root, args):
-    """What the command line asks for one task."""
-    if args.show:
-        return show(name, root)
-    if args.fetch and not (root / "packed" / name).exists():
-        if name == "retrieval":
-            fetch_retrieval(root, args.url)
-        elif name in ARCHIVES:
-            fetch_archive(root, ARCHIVES[name], args.url)
-    for heading, text in facts(load(name, root, mini=args.mini)).items():
-        print(f"{heading:30} {text}")
-    print(flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ has no command of its own: `python data.py --task retrieval --fetch`.
 """
 
 import contextlib
-import functools
 import gzip
 import hashlib
 import http.client
@@ -45,16 +44,11 @@ class SourceError(DataError):
 class Archive(NamedTuple):
     """A gzipped tar on the web and what to take out of it."""
 
-    url: str
+    url: str  # which ends with its name in the data folder
     md5: str | None
     folder: str  # what it is unpacked to
     wanted: str  # regular expression of the members to take; its group is their path in the folder
     files: int  # how many they are
-
-    @property
-    def file(self):
-        """Its name in the data folder."""
-        return self.url.rsplit("/", 1)[1]
 
 
 # fmt: off
@@ -70,24 +64,26 @@ ARCHIVES = {
         "retrieval", r"(?:.*/)?(new_aan_pairs\.(?:train|eval|test)\.tsv)", 3),
 }
 # fmt: on
-# The files of Retrieval by themselves, of 8.53, 1.05 and 1.04 GB, and how many lines each has. The archive
-# answers 403 to several users; this copy stays as it is, because its revision is named.
+# The files of Retrieval by themselves, of 8.53, 1.05 and 1.04 GB. The archive answers 403 to several users;
+# this copy stays as it is, because its revision is named.
 AAN_URL = (
     "https://huggingface.co/datasets/OpenNLPLab/lra/resolve/6cb133c44f406da743661488df9e977b87d98775/data/aan"
 )
-AAN_LINES = {"new_aan_pairs.train.tsv": 147_086, "new_aan_pairs.eval.tsv": 18_090}
-AAN_LINES |= {"new_aan_pairs.test.tsv": 17_437}
+AAN_LINES = {  # how many each has
+    "new_aan_pairs.train.tsv": 147_086,
+    "new_aan_pairs.eval.tsv": 18_090,
+    "new_aan_pairs.test.tsv": 17_437,
+}
 FETCHED = "fetched.json"  # beside those files: where they are from, and the sha256 of each
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
-progress = functools.partial(tqdm.wrapattr, method="read", leave=False, disable=None)  # a stream with a bar
 
 
 @contextlib.contextmanager
 def making(folder, keep=False):
     """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
     One process makes it; others wait (not on Windows, which has no fcntl). What a killed run left is removed,
-    or with `keep` left for the caller to go on with. An OSError (disk full, no permission) becomes a
-    DataError, which names what could not be read or else gives advice about the disk."""
+    or with `keep` left for the caller to go on with. An OSError becomes a DataError: of a file elsewhere,
+    which was to be read, or of the disk (full, no permission)."""
     if folder.exists():  # perhaps on a disk that cannot be written to
         yield None
         return
@@ -109,8 +105,7 @@ def making(folder, keep=False):
             yield private
             private.rename(folder)
     except OSError as error:
-        # A write to a full disk names no file. A file elsewhere is one that was to be read.
-        place = Path(error.filename or folder.parent)
+        place = Path(error.filename or folder.parent)  # a write to a full disk names no file
         remedy = f"check {place}, or remove it and get it again"
         if folder.parent in (place, *place.parents) or place in folder.parents:
             remedy = "free space or choose another --data-dir"
@@ -122,7 +117,7 @@ def fetch_retrieval(root, url=None):
     `url` from there alone, a folder with the files or an archive (its name ends in gz). Raises DataError."""
     archive = ARCHIVES["retrieval"]
     sources = [url] if url else [AAN_URL, archive.url]
-    if (Path(root) / archive.file).exists():  # put there by hand
+    if (Path(root) / Path(archive.url).name).exists():  # put there by hand
         sources = [archive.url]
     for source in sources:
         try:
@@ -159,27 +154,25 @@ def fetch_files(folder, url):
 
 def digest_of(path):
     """The sha256 of a file, in hexadecimal digits, and how many lines it has."""
-    digest, number, block = hashlib.sha256(), 0, b""
-    with open(path, "rb") as file, progress(file, total=path.stat().st_size, desc=path.name) as stream:
-        while piece := stream.read(1 << 20):
-            block = piece
-            digest.update(block)
-            number += block.count(b"\n")
-    return digest.hexdigest(), number + (block[-1:] not in (b"", b"\n"))
+    digest, lines = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        for line in tqdm(file, path.name, leave=False, disable=None):
+            digest.update(line)
+            lines += 1
+    return digest.hexdigest(), lines
 
 
 def fetch_archive(root, archive, url=None):
     """Make root/<archive.folder> out of its archive: one that lies in `root`, else fetched (from `url`, if
     given) and deleted in the end. Raises DataError."""
-    folder, path = Path(root) / archive.folder, Path(root) / archive.file
-    with making(folder) as private:
+    path = Path(root) / Path(archive.url).name
+    with making(Path(root) / archive.folder) as private:
         if not private:
             return
         by_hand = path.exists()
         if not by_hand:
             download(url or archive.url, path)
-        md5 = archive.md5 and hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-        if archive.md5 != md5:
+        if archive.md5 and archive.md5 != hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest():
             raise DataError(f"{path} is not that of {archive.url} (md5 differs); delete it and try again")
         extract(path, private, archive)
         if not by_hand:
@@ -193,7 +186,7 @@ def download(url, path, timeout=30.0, attempts=6):
     part, failures = Path(f"{path}.part"), 0
     print(f"fetching {url} to {part}", flush=True)
     while True:
-        start = part.stat().st_size if part.exists() else 0
+        start = size_of(part)
         try:
             fetch_from(url, part, start, timeout)
             part.rename(path)
@@ -202,10 +195,9 @@ def download(url, path, timeout=30.0, attempts=6):
             code = getattr(error, "code", None)  # of HTTP; 416: there is nothing behind our part
             if code == 416:
                 part.unlink()
+            failures = 1 if size_of(part) - start >= 1 << 20 else failures + 1
             refused = type(error) is ValueError or code in {*range(400, 500)} - {408, 416, 429}
             offline = isinstance(getattr(error, "reason", None), socket.gaierror) and not start
-            grown = part.stat().st_size - start if part.exists() else 0
-            failures = 1 if grown >= 1 << 20 else failures + 1
             if refused or offline or failures >= attempts:
                 advice = f"put the file at {path} by hand, or run the same command again"
                 kind = DataError if part.exists() else SourceError
@@ -213,6 +205,11 @@ def download(url, path, timeout=30.0, attempts=6):
             wait = 2 ** (failures - 1)
             print(f"{error}: attempt {failures + 1} of {attempts}, next in {wait} s", flush=True)
             time.sleep(wait)
+
+
+def size_of(path):
+    """Bytes of a file; 0 where there is none."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def fetch_from(url, part, start, timeout):
@@ -223,7 +220,7 @@ def fetch_from(url, part, start, timeout):
     with urllib.request.urlopen(request, timeout=timeout) as response:
         had = start if response.status == 206 else 0
         total = had + int(response.headers.get("Content-Length", 0))  # without it no more than had
-        bar = progress(response, total=total, initial=had)
+        bar = tqdm.wrapattr(response, "read", total, leave=False, disable=None, initial=had)
         with open(part, "ab" if had else "wb") as out, bar as stream:
             shutil.copyfileobj(stream, out, 1 << 16)
             if out.tell() < total:
@@ -233,23 +230,20 @@ def fetch_from(url, part, start, timeout):
 def extract(path, folder, archive):
     """Unpack the wanted files of a gzipped tar into `folder`, under the names that the expression's group
     gives, so that nothing lands elsewhere. Raises DataError."""
-    taken = []
-
-    def members(tar):
-        while (member := tar.next()) is not None:
-            tar.members.clear()  # tarfile remembers every header; the LRA release has millions
-            if (match := re.fullmatch(archive.wanted, member.name)) and member.isreg():
-                taken.append(match[1])
-                yield member.replace(name=match[1], deep=False)
-
+    taken, size = 0, path.stat().st_size
     try:
-        with open(path, "rb") as file, progress(file, total=path.stat().st_size) as stream:
+        with open(path, "rb") as file, tqdm.wrapattr(file, "read", size, leave=False, disable=None) as stream:
             plain = gzip.GzipFile(fileobj=stream)
             with tarfile.open(fileobj=plain, mode="r|", bufsize=1 << 20) as tar:
-                tar.extractall(folder, members(tar), filter="data")
+                for member in iter(tar.next, None):
+                    tar.members.clear()  # tarfile remembers every header; the LRA release has millions
+                    match = re.fullmatch(archive.wanted, member.name)
+                    if match and member.isreg():
+                        tar.extract(member.replace(name=match[1], deep=False), folder, filter="data")
+                        taken += 1
             while plain.read(1 << 20):  # to the end, where gzip's checksum stands
                 pass
-        if len(taken) != archive.files:
-            raise ValueError(f"it holds {len(taken):,} of the {archive.files:,} files of {archive.folder}")
+        if taken != archive.files:
+            raise ValueError(f"it holds {taken:,} of the {archive.files:,} files of {archive.folder}")
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, ValueError) as error:
         raise DataError(f"{path} is damaged ({error}); delete it and fetch it again") from error

@@ -20,13 +20,11 @@ LISTOPS_BLOCK = 4_096  # trees started per random stream: with another number th
 
 
 def generate_listops(n, seed, lengths=LISTOPS_LENGTHS):
-    """n expressions, distributed as by LRA's generator (basic task: at most 10 levels, 2 to 10 arguments,
-    more than 500 and fewer than 2,000 tokens, round parentheses not counted; `lengths` are fewest and most).
-
-    -> tokens (total,) uint8 symbols, offsets (n + 1,) int64, label (n,) int64. Block b of trees has a random
-    stream of its own, (seed, b), so fewer are the first of more. Repetitions are not looked for. Source:
-    google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew from a description.
-    """
+    """n expressions, distributed as by LRA's generator: at most 10 levels, 2 to 10 arguments, `lengths`
+    (fewest and most) symbols, round parentheses not counted. -> tokens (total,) uint8 symbols, offsets
+    (n + 1,) int64, label (n,) int64. Block b of trees has a random stream of its own, (seed, b), so fewer are
+    the first of more. Source: google-research/long-range-arena, lra_benchmarks/data/listops.py, written anew
+    from a description."""
     tokens, sizes, labels, made = [], [], [], 0
     with tqdm(total=n, desc="generate listops", unit="ex", leave=False, disable=None) as bar:
         while made < n:
@@ -45,9 +43,8 @@ def _listops_block(rng, shortest, longest):
     """The accepted trees of one block: tokens (total,) uint8 symbols, offsets (accepted + 1,) int64.
 
     Operators alone decide a tree's shape and length, so only they are grown, level by level and all trees at
-    once; digits and operator names are drawn for accepted trees. The original's first draw is a bare digit
-    three times in four, so too short; here every tree starts with an operator, which changes no accepted one.
-    """
+    once; digits and operator names are drawn for accepted trees. Every tree starts with an operator: the
+    bare digits that the original draws three times in four are too short to be accepted."""
     # Per level, one entry per operator: its tree, number of arguments, parent (index into the level above)
     # and place among the parent's arguments; always in reading order.
     levels = []
@@ -127,10 +124,8 @@ OPERATIONS = {MAX_OP: max, MED_OP: _median, MIN_OP: min, SM_OP: lambda values: s
 
 def read_listops_tsv(path):
     """LRA's basic_{train,val,test}.tsv -> tokens (total,) uint8 symbols, offsets (n + 1,), label (n,) int64.
-
-    Round parentheses are dropped: they repeat what the brackets say and triple the length. Every expression
-    is checked and evaluated; DataError names file and line of one that is no tree or not worth its target.
-    """
+    Round parentheses are dropped: they repeat what the brackets say and triple the length. Raises DataError
+    for an expression that is no tree or not worth its target."""
     symbol_of = {word.encode(): symbol for symbol, word in enumerate(LISTOPS_SYMBOLS)}
     expressions, labels = [], []
     rows = path.read_bytes().splitlines() if path.is_file() else []
@@ -152,11 +147,9 @@ def read_listops_tsv(path):
 
 def shuffle_listops(tokens, mask, generator):
     """The same expressions with the arguments of every operator in a fresh, uniformly random order. Subtrees
-    move whole, so values stay (paper A, Section 3).
-
-    tokens (B, L) int64 ids, mask (B, L) bool, each row one whole expression and then padding -> (B, L) int64
-    ids. Runs on the device of tokens and `generator`, without a host sync or a loop over levels or tokens.
-    """
+    move whole, so values stay (paper A, Section 3). tokens (B, L) int64 ids, mask (B, L) bool, each row one
+    whole expression and then padding -> (B, L) int64 ids. Runs on the device of tokens and `generator`, which
+    nobody waits for."""
     B, L = tokens.shape
     position = torch.arange(L, device=tokens.device).expand(B, L)
     opens = mask & (tokens >= LISTOPS_FIRST_ID + MAX_OP) & (tokens < LISTOPS_FIRST_ID + CLOSE)

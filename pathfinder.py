@@ -14,15 +14,15 @@ image at 32 hard), each with maps of the whole image. Here what a laid paddle do
 depends on their relative position only, is a row of bytes in a table; the occupancy map, a maximum over
 paddles, becomes a minimum over rows, for thousands of tries in lockstep.
 
-Glossary: L paddle length, T its thickness, m the margin between paddles, aa the antialias scale, R = L + m.
+L is a paddle's length, T its thickness, m the margin between paddles, aa the antialias scale, R = L + m.
 Coordinates are (y, x), y down; angle t points to (sin t, cos t). A paddle is drawn from its start pixel along
 its drawn angle. The pivot of a snake lies m before its newest paddle. A direction g is an index into
 Tables.angle.
 """
 
-import contextlib
 import functools
 import hashlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -70,9 +70,7 @@ LOBES = 3  # how far Lanczos-3 reaches, pixels
 
 
 def parameters(size, level):
-    """The column of PARAMETERS for a size and what a level makes of it (dict). Raises DataError."""
-    if size not in SIZES or level not in FOLDERS:
-        raise DataError(f"no Pathfinder set {size!r} {level!r}: {SIZES}, {', '.join(FOLDERS)}")
+    """The column of PARAMETERS for a size and a level, as a dict."""
     p = {name: row[SIZES.index(size)] for name, row in PARAMETERS.items()}
     p["contour_length"] = p["contour_length"][list(FOLDERS).index(level)]
     p["distractor_length"] = p["contour_length"] // 3
@@ -81,18 +79,17 @@ def parameters(size, level):
     return p
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Geometry of one paddle
+# ------------------------------------------------------------------------------------ geometry of one paddle
 
 
 def move(c, t, d):
-    """The pixel at distance d from pixel c in direction t, rounded UP (snakes.translate_coord): where c is
-    small, sin(pi) = 1e-16 adds a pixel. math.sin, because the last bit of np.sin depends on the machine."""
+    """The pixel at distance d from pixel c in direction t, rounded UP (snakes.translate_coord). math.sin,
+    because the last bit of np.sin depends on the machine."""
     return math.ceil(c[0] + d * math.sin(t)), math.ceil(c[1] + d * math.cos(t))
 
 
 def vectors(d, angles):
-    """Displacements (2, n), doubles, of length d in the given directions."""
+    """Displacements (2, n) of length d in the given directions."""
     return np.array([[d * f(t) for t in angles] for f in (math.sin, math.cos)])
 
 
@@ -108,15 +105,14 @@ def dilate(images, offsets):
 
 
 def resize(image, side, kind):
-    """Antialiased Lanczos-3 of a 0..255 picture to side x side, 0..1; computed in `kind`, as floats (with all
-    its lobes) or in 8 bits."""
+    """Lanczos-3 of a 0..255 picture to side x side, 0..1, computed in `kind`: as floats or in 8 bits."""
     image = Image.fromarray(image.astype(kind))
     return np.asarray(image.resize((side, side), Image.Resampling.LANCZOS), np.float32) / np.float32(255)
 
 
 def positive_pixels(patches, row):
-    """Patches (P, s, s) -> offsets from the centre in images with rows of `row` pixels, values; (P, n) each.
-    Other pixels, of value 0, fill them up to n: all differ, so that fancy indexing can paint them."""
+    """Patches (P, s, s) -> offsets from the centre in images with rows of `row` pixels, values; (P, n) each,
+    filled up with pixels of value 0. No offset comes twice, so that fancy indexing can paint them."""
     half = patches.shape[-1] // 2
     values = np.maximum(patches.reshape(len(patches), -1), 0)
     order = np.argsort(-values.astype(float), axis=1, kind="stable")[:, : (values > 0).sum(1).max()]
@@ -125,22 +121,21 @@ def positive_pixels(patches, row):
 
 
 class Tables:
-    """What steps B-F need to know about paddles of one size and margin; made once a process, by tables().
+    """What steps B to F need to know about paddles of one size and margin; made once a process, by tables().
 
-    Directions g: first the A candidate angles of EXTEND in angular order, then 360 integer degrees from -180
-    (first paddles), last NOTHING, a paddle that is not there."""
+    Directions g: first the A candidate angles of `extend` in angular order, then 360 integer degrees from
+    -180 (first paddles), last NOTHING, a paddle that is not there."""
 
     def __init__(self, size, m):
         p = parameters(size, "hard")  # nothing here depends on the level
         self.p, self.size, self.m, self.L = p, size, m, p["paddle_length"]
         aa, T, self.R = p["antialias_scale"], p["paddle_thickness"], self.L + m
         self.k = k = self.L + math.ceil(T) + m  # the patch of a paddle is (2k+1) x (2k+1) round its start
-        # Canvases have a border, so that neither patches nor discs need cropping.
+        # Canvases have a border, so that nothing needs cropping.
         self.border = max(k, math.ceil(p["marker_radius"]) + LOBES) + 1
         self.row = size + 2 * self.border
 
-        # Candidate heads: pixels of the circle of radius R round the pivot, sampled a pixel apart
-        # (get_coords_cmf), at the same offsets round every pivot.
+        # Candidate heads: pixels of the circle of radius R round a pivot (get_coords_cmf).
         t = np.arange(0, 360, 360 / (2 * math.pi * self.R)) * math.pi / 180
         heads = {(math.floor(self.R * math.sin(a)), math.floor(self.R * math.cos(a))) for a in t}
         self.heads = np.array(sorted(heads, key=lambda o: (math.atan2(*o), o)))
@@ -148,7 +143,7 @@ class Tables:
         self.NOTHING = A + 360
         degrees = [d * math.pi / 180 for d in range(-180, 180)]
         self.angle = [math.atan2(*o) for o in self.heads.tolist()] + degrees + [0.0]
-        # From its head a paddle is drawn back to the pivot; a first paddle from its tip onwards.
+        # A paddle is drawn from its head back to the pivot, a first paddle from its tip onwards.
         turned = [t + math.pi if t < 0 else t - math.pi for t in self.angle]  # snakes.flip_by_pi
         self.drawn = np.array(turned[:A] + self.angle[A:])
         self.step = vectors(self.L + 2 * m, self.angle)  # from a pivot to the next
@@ -175,10 +170,10 @@ class Tables:
         self._seeds(mask)
 
     def _weights(self):
-        """Continuity of a candidate, cos(min(continuity * delta, pi/2))^2, is positive in a window of angles
+        """The weight of a candidate, cos(min(continuity * delta, pi/2))^2, is positive in a window of angles
         only: `window` (g, width) are its candidates, `first` (g,) the first of them, `weight` (g, width)
-        their weights. As these are multiples of 2^-36, sums of their products with bytes are exact in any
-        order, and a seed gives the same images on every machine."""
+        their weights. These are multiples of 2^-36, so that their sums are exact in any order, and a seed
+        gives the same images on every machine."""
         angle = np.array(self.angle)
         delta = np.abs(angle[:, None] - angle[: self.A])
         delta = np.minimum(delta, 2 * math.pi - delta)
@@ -193,7 +188,7 @@ class Tables:
         """Rows of byte pairs, a pair for each candidate head: 255 - D, where D is the occupancy dilated by m
         at the head, and the same again but 0 if the candidate's paddle is in conflict. There is a row for
         each laid patch and start - pivot, and, for the frame, one for each y and each x of a pivot. Rows
-        combine by minimum. What reaches beyond the image has crossed the frame, so nothing is cropped."""
+        combine by minimum."""
         A, P, k, m, W, padding = self.A, len(mask), self.k, self.m, self.size, self.p["padding"]
         reach = int(np.abs(self.heads).max()) + 2 * k
         table = np.full((P, 2 * reach + 1, 2 * reach + 1, A, 2), 255, np.uint8)
@@ -233,11 +228,10 @@ class Tables:
         self.windows = np.ndarray(rows.size - stretch + 1, f"V{stretch}", rows, strides=1)  # from any byte
 
     def _seeds(self, mask):
-        """Seed elements of the 360 first-paddle angles: a tip p is free if the map is <= 0.3 at every p + d.
-        The element is where the mask patch is exactly 255, one pixel off, cropped to R (seed_snake's struct).
-        QUADRANT RULE: if it lacks a tap in one of the closed quadrants the step fails, as upstream's dilation
-        then finds an image-border value that poisons the whole map (at 32 pixels only -150..-121 degrees
-        pass)."""
+        """Taps of the 360 first-paddle angles: a tip p is free if the map is <= 0.3 at p + d for every tap d.
+        They are where the mask patch is exactly 255, one pixel off, cropped to R (seed_snake's struct). An
+        angle without a tap in one of the closed quadrants always fails (at 32 pixels all but -150..-121
+        degrees): upstream's dilation then finds a value of the image border, which poisons the map."""
         taps = [np.argwhere(mask[i] == 255) - self.k + 1 for i in self.patch[self.A : self.NOTHING]]
         taps = [t[(np.abs(t) <= self.R).all(1)] for t in taps]
         quadrants = [(1, 1), (1, -1), (-1, 1), (-1, -1)]
@@ -246,18 +240,12 @@ class Tables:
         self.taps = np.stack([t[np.arange(most) % max(len(t), 1)] for t in taps])  # (360, most, 2), repeated
         self.tap_pixels = self.taps @ (self.row, 1)
 
-        # First paddles of step B meet nothing but the frame and 2 * seed_distance blocked rows and columns,
-        # so their free tips fill a rectangle, from `low` (2, 360) on, `span` (2, 360) pixels high and wide.
+        # First paddles of step B meet nothing but the frame and 2 * seed_distance blocked rows and columns:
+        # free tips fill a rectangle, from `low` (2, 360) on, `span` (2, 360) pixels high and wide.
         blocked = max(self.p["padding"], 2 * self.p["seed_distance"])
         self.low = blocked - self.taps.min(1).T
         self.span = self.size - blocked - self.taps.max(1).T - self.low
         self.first_degrees = np.flatnonzero(self.seed_passes & (self.span > 0).all(0))
-
-    def free(self, padded, degree):
-        """All free tips (n, 2) of first paddles with angle index `degree` in one padded 8-bit map."""
-        b, W = self.border, self.size
-        shifted = [padded[b + dy : b + dy + W, b + dx : b + dx + W] for dy, dx in self.taps[degree]]
-        return np.argwhere(np.maximum.reduce(shifted) <= FREE)
 
     def seed_pivot(self, tip, degree):
         """Head and pivot, (2, n) each, of first paddles with tips (2, n), angle indices (n,)."""
@@ -268,16 +256,16 @@ class Tables:
 tables = functools.lru_cache(maxsize=4)(Tables)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Steps B and C in lockstep. A `laid` array (slots, 3, n) int16 holds the (g, y, x) of the occupied paddles of
-# n independent images in the making, in the order of laying.
+# -------------------------------------------------------------------------------- steps B and C, in lockstep
+# A `laid` array (slots, 3, n) int16 holds the (g, y, x) of the paddles of n images in the making, in the
+# order of laying.
 
 
 def occupancy(tab, q, g, laid):
     """What laid paddles and frame do to the candidates round new pivots q (2, n) in the windows of g (n,):
-    (n, width, 2) uint8, 255 - D and the same again but 0 for a conflict (Tables._look_up)."""
+    the byte pairs (n, width, 2) of Tables._look_up."""
     y, x = q.astype(np.int16)
-    # Differences below 0 are huge as uint16: what is out of reach on either side meets the table's empty rim.
+    # Differences below 0 are huge as uint16: what is out of reach meets the table's empty rim.
     dy = np.minimum((laid[:, 1] - (y - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     dx = np.minimum((laid[:, 2] - (x - np.int16(tab.reach))).view(np.uint16), tab.side - 1)
     # An array of one, not a scalar: numpy 1 leaves the products with a scalar as narrow as dy, and they wrap.
@@ -290,16 +278,16 @@ def occupancy(tab, q, g, laid):
 
 
 def extend(tab, rng, pivot, g, laid):
-    """EXTEND (snakes.extend_snake): one more paddle for snakes with pivots (2, n) and directions (n,). -> The
-    indices (k,) of those that succeed, their new pivots (2, k), directions (k,), heads (2, k)."""
+    """One more paddle (snakes.extend_snake) for snakes with pivots (2, n) and directions (n,). -> The indices
+    (k,) of those that succeed, their new pivots (2, k), directions (k,), heads (2, k)."""
     q = np.ceil(pivot + tab.step[:, g])
     rows = occupancy(tab, q, g, laid)
     weight = tab.weight[g]
-    total = np.einsum("nw,nw->n", weight, rows[..., 0].astype(float))  # 255 times the specification's
+    total = np.einsum("nw,nw->n", weight, rows[..., 0].astype(float))  # 255 times upstream's
     weight *= rows[..., 1]
     fit = np.einsum("nw->n", weight)
-    # Up to 3 draws by inverse CDF until a head comes that is not in conflict: with r the share of heads in
-    # conflict this succeeds with 1 - r^3, and the head is then distributed as ONE draw among the others.
+    # Upstream draws up to 3 times until a head is not in conflict. With r the share of heads in conflict this
+    # succeeds with 1 - r^3, and the head is then distributed as ONE draw among the others.
     conflict = 1 - fit / np.maximum(total, 1e-9)
     u = rng.random((2, len(g)))
     alive = np.flatnonzero((total >= 255e-4) & (u[0] < 1 - conflict ** (MAX_PADDLE_RETRIAL + 1)))
@@ -313,21 +301,21 @@ def extend(tab, rng, pivot, g, laid):
 
 def target_snakes(tab, rng, c, n):
     """Step B until there are n pairs of snakes of c paddles: laid (2c, 3, n), paddles of snakes 0 and 1 in
-    turn, and the tries (n,) each pair took. Tries that the quadrant rule ends are not made, only counted."""
+    turn, and the tries (n,) each pair took. Tries with a first paddle that always fails are not made, only
+    counted: by a draw that moves the random stream, so that without it the images would be others."""
     found, tries, since = [], [], 0  # since: tries after the last success
     made, got = 0, 0
     while got < n:
         size = min(CHUNK, 64 + int(1.1 * (n - got) * (made + 1) / (got + 1)))
         # B1, B2: two first paddles, the second anywhere round the tip of the first, overlapping or not.
-        # (Upstream tries again where a head or pivot leaves the image: so near the middle none does.)
         d = np.stack((rng.choice(tab.first_degrees, size), rng.integers(360, size=size)))
         tip = tab.low[:, d[0]] + (rng.random((2, size)) * tab.span[:, d[0]]).astype(int)
         tip = np.stack((tip, np.rint(tip + tab.bearing[:, rng.integers(360, size=size)])))
         pivot = np.stack([tab.seed_pivot(tip[s], d[s])[1] for s in (0, 1)])  # (snake, 2, n)
         laid = np.concatenate((d[:, None] + tab.A, tip), axis=1).astype(np.int16)
         ids = np.arange(size)
-        # B3: extension e belongs to snake e % 2, whose newest paddle is slot e. The newest paddle of either
-        # snake is not in the map yet, so what counts as occupied are slots 0 .. e-1.
+        # B3: extension e belongs to snake e % 2, whose newest paddle is slot e. The newest paddles of both
+        # snakes are not in the map yet: occupied are slots 0 .. e-1.
         for e in range(2 * (c - 1)):
             alive, q, g, head = extend(tab, rng, pivot[e % 2], laid[e, 0], laid[:e])
             ids, pivot = ids[alive], pivot[:, :, alive]
@@ -355,8 +343,7 @@ def paint(canvas, laid, offsets, values, tab):
 
 def seed_distractors(tab, rng, occupied, who):
     """First paddles of distractors (snakes.seed_snake) in the maps `occupied[who]`. -> The indices into `who`
-    of those that found a place, their tips (2, k), pivots (2, k), angle indices. Upstream also gives up when
-    less than 1 % of a map is free, as it never is here."""
+    of those that found a place, their tips (2, k), pivots (2, k), angle indices."""
     W, b, flat = tab.size, tab.border, occupied.reshape(-1)
     pending, out = np.arange(len(who)), []
     for _ in range(MAX_PADDLE_RETRIAL + 1):
@@ -370,7 +357,9 @@ def seed_distractors(tab, rng, occupied, who):
         pixel = np.arange(len(pending)), free.argmax(1)
         tip, found = np.stack((y[pixel], x[pixel])), free.any(1)
         for i in np.flatnonzero(~found):
-            places = tab.free(occupied[who[pending[i]]], d[i])
+            padded = occupied[who[pending[i]]]
+            shifted = [padded[b + dy : b + dy + W, b + dx : b + dx + W] for dy, dx in tab.taps[d[i]]]
+            places = np.argwhere(np.maximum.reduce(shifted) <= FREE)
             if len(places):
                 tip[:, i], found[i] = places[int(u[i] * len(places))], True
         pending, d, tip = pending[found], d[found], tip[:, found]
@@ -383,7 +372,7 @@ def seed_distractors(tab, rng, occupied, who):
 
 def distractor_snakes(tab, rng, laid, length, number):
     """Step C (snakes.make_many_snakes): up to `number` snakes of `length` paddles beside the targets `laid`.
-    -> Their paddles (number * length, 3, n), NOTHING where one found no place; how many were placed (n,)."""
+    -> Their paddles (number * length, 3, n), NOTHING where one found no place."""
     n, b, rim = laid.shape[2], tab.border, tab.border + tab.p["padding"]
     occupied = np.zeros((n, tab.row, tab.row), np.uint8)
     occupied[:, b:-b, b:-b] = 255
@@ -408,18 +397,16 @@ def distractor_snakes(tab, rng, laid, length, number):
                 who, own = who[alive], np.concatenate((own[:, :, alive], paddle[None]))
             new[:, :, who] = own
         laid = np.concatenate((laid, new))
-    laid = laid[targets:]
-    return laid, (laid[::length, 0] != tab.NOTHING).sum(0)
+    return laid[targets:]
 
 
-# ------------------------------------------------------------------------------------------------------------
-# Steps E and F: markers and grey image
+# ------------------------------------------------------------------------------- steps E and F, and a block
 
 
 @functools.lru_cache(maxsize=8)
 def marker_patches(size):
-    """Disc patches (2e+1, 2e+1, s, s), indexed by the distance class of the centre's y and x (see mark):
-    within e pixels of the border Lanczos weights are renormalised. An image of 2e+1 pixels shows all."""
+    """Disc patches (2e+1, 2e+1, s, s), by the distance class of the centre's y and x (see render): within e
+    pixels of the border Lanczos weights are renormalised. An image of 2e+1 pixels shows all."""
     p = parameters(size, "hard")
     aa, radius = p["antialias_scale"], p["marker_radius"]
     half = math.ceil(radius) + LOBES
@@ -433,18 +420,18 @@ def marker_patches(size):
     return patches
 
 
-def draw(tab, targets, distractors):
-    """Laid paddles (slots, 3, n) of both kinds on canvases with border (n, row, row)."""
+def render(tab, targets, distractors, markers):
+    """Grey images (n, W, W) uint8 of laid paddles (slots, 3, n) and markers (n, 2, 2), as in the released
+    images: float Lanczos, paddles scaled to a maximum of 1, then the discs, then floor(255 v / max)."""
     offsets, values = tab.line_pixels
-    contrast, p = np.float32(tab.p["snake_contrast"]), tab.p
-    canvas = np.zeros((targets.shape[2], tab.row, tab.row), np.float32)
-    paint(canvas, distractors, offsets, values * contrast, tab)
-    paint(canvas, targets, offsets, values * np.float32(p["snake_contrast"] * p["paddle_contrast"]), tab)
-    return canvas
+    contrast = tab.p["snake_contrast"]
+    canvas = np.zeros((len(markers), tab.row, tab.row), np.float32)
+    paint(canvas, distractors, offsets, values * np.float32(contrast), tab)
+    paint(canvas, targets, offsets, values * np.float32(contrast * tab.p["paddle_contrast"]), tab)
+    image = canvas[:, tab.border : -tab.border, tab.border : -tab.border]
+    # deviation: each image's own maximum; the one real image at hand cannot tell it from a fixed scale.
+    image /= image.max((1, 2), keepdims=True)
 
-
-def mark(tab, canvas, markers):
-    """Put the two discs of each image, with centres (n, 2, 2), onto canvases with border."""
     patches = marker_patches(tab.size)
     e, half = len(patches) // 2, patches.shape[-1] // 2
     span = np.arange(-half, half + 1)
@@ -453,25 +440,13 @@ def mark(tab, canvas, markers):
         y, x = markers[:, s].T[:, :, None, None] + tab.border
         at = np.arange(len(markers))[:, None, None], y + span[:, None], x + span
         canvas[at] = np.maximum(canvas[at], patches[case[:, s, 0], case[:, s, 1]])
-
-
-def render(tab, targets, distractors, markers):
-    """Grey images (n, W, W) uint8 of laid paddles (slots, 3, n) and markers (n, 2, 2), as in the released
-    images: float Lanczos, paddles scaled to a maximum of 1, then the discs, then floor(255 v / max)."""
-    canvas = draw(tab, targets, distractors)
-    image = canvas[:, tab.border : -tab.border, tab.border : -tab.border]
-    # deviation: each image's own maximum; the one real image at hand cannot tell it from a fixed scale.
-    image /= image.max((1, 2), keepdims=True)
-    mark(tab, canvas, markers)
     image *= 255 / image.max((1, 2), keepdims=True)
     return (image + np.float32(1e-4)).astype(np.uint8)  # 1e-4: in spite of single precision 255 is reached
 
 
 def generate_block(size, level, seed, block, n=BLOCK):
-    """The first n images (n, W, W) uint8 of a block, and their labels (n,) uint8. Raises DataError.
-
-    A block has its own random stream and grows all its snakes whatever n is: image i depends on (size, level,
-    seed, block, i) alone."""
+    """The first n images (n, W, W) uint8 of a block, and their labels (n,) uint8. A block has its own random
+    stream and grows all its snakes whatever n is: image i depends on (size, level, seed, block, i) alone."""
     p = parameters(size, level)
     c, margins = p["contour_length"], p["paddle_margin_list"]
     rng = np.random.default_rng([seed, size, c, block])
@@ -481,7 +456,7 @@ def generate_block(size, level, seed, block, n=BLOCK):
     for m in margins:
         tab, who = tables(size, m), np.flatnonzero(margin == m)
         targets, _ = target_snakes(tab, rng, c, len(who))
-        others, _ = distractor_snakes(tab, rng, targets, p["distractor_length"], p["num_distractor_snakes"])
+        others = distractor_snakes(tab, rng, targets, p["distractor_length"], p["num_distractor_snakes"])
         # E: a disc at an origin tip, which slots 0 and 1 begin with, and one at a terminal tip, the last two.
         first, all_ = origin[who], np.arange(len(who))
         last = np.where(label[who], first, 1 - first)
@@ -493,13 +468,13 @@ def generate_block(size, level, seed, block, n=BLOCK):
     return images, label[:n].astype(np.uint8)
 
 
-# ------------------------------------------------------------------------------------------------------------
-# A set on disk: a folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json.
+# ------------------------------------------------------------------------------------------ a set on disk
+# A folder with images.npy (n, W * W) and label.npy (n,), uint8, and manifest.json.
 
 
 def make_set(folder, identity, n, blocks):
-    """Images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both, which records keep,
-    of the set in `folder`; where it is missing it is written first. Raises DataError.
+    """The set in `folder`: images (n, W * W) uint8, memory-mapped, labels (n,) uint8 and the sha256 of both,
+    which records keep. A missing one is written first. Raises DataError.
 
     identity  dict of what the manifest must say, `size` and `level` among it
     blocks    iterator of images (k, W, W) and labels (k,), together n; looked at only where they are needed
@@ -507,21 +482,17 @@ def make_set(folder, identity, n, blocks):
     with making(folder) as private:
         if private:
             private.mkdir()
-            title = f"Pathfinder {identity['size']} {identity['level']}"
+            labels, title = [], f"Pathfinder {identity['size']} {identity['level']}"
             bar = tqdm(total=n, desc=title, unit=" images", disable=None)
-            # Plain writes raise OSError on a full disk; a memory map would kill the process.
-            with (
-                open(private / "images.npy", "wb") as images,
-                open(private / "label.npy", "wb") as label,
-                bar,
-            ):
-                for file, shape in ((images, (n, identity["size"] ** 2)), (label, (n,))):
-                    header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-                    np.lib.format.write_array_header_1_0(file, header)
-                for pixels, labels in blocks:
-                    images.write(pixels)
-                    label.write(labels)
-                    bar.update(len(labels))
+            with open(private / "images.npy", "wb") as file, bar:
+                header = {"descr": "|u1", "fortran_order": False, "shape": (n, identity["size"] ** 2)}
+                np.lib.format.write_array_header_1_0(file, header)
+                # A plain write raises OSError on a full disk; a memory map would kill the process.
+                for images, label in blocks:
+                    file.write(images)
+                    labels.append(label)
+                    bar.update(len(label))
+            np.save(private / "label.npy", np.concatenate(labels))
             manifest = identity | dict(numpy=np.__version__, sha256=read_set(private)[2])
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
@@ -549,21 +520,16 @@ def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
     """make_set of images 0 .. n-1 of (size, level, seed) by `workers` processes, default usable_cores()."""
     p = parameters(size, level)
     identity = dict(size=size, level=level, n=n, seed=seed, block=BLOCK, chunk=CHUNK, parameters=p)
-    with contextlib.closing(generate_blocks(size, level, n, seed, workers or usable_cores())) as blocks:
-        return make_set(Path(folder), identity, n, blocks)
-
-
-def generate_blocks(size, level, n, seed, workers):
-    """Yield the blocks of a set of n images in their order, made by `workers` processes."""
     todo = [(size, level, seed, i // BLOCK, min(BLOCK, n - i)) for i in range(0, n, BLOCK)]
-    workers = min(workers, len(todo))
+    workers = min(workers or usable_cores(), len(todo))
+    few = 4 * workers  # blocks at a time: a slow disk would have them pile up in memory
     # Workers need nothing of the parent's state; fork spares them the imports of the caller's script.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     try:
-        with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:
-            few = 4 * workers  # not all at once: a slow disk would have them pile up in memory
-            for i in range(0, len(todo), few):
-                yield from pool.map(generate_block, *zip(*todo[i : i + few]))
+        with ProcessPoolExecutor(workers, context, leave_with_parent) as pool:  # they start when asked
+            stretches = (todo[i : i + few] for i in range(0, len(todo), few))
+            made = (pool.map(generate_block, *zip(*stretch)) for stretch in stretches)
+            return make_set(Path(folder), identity, n, itertools.chain.from_iterable(made))
     except BrokenProcessPool as e:
         raise DataError("a worker was killed (memory full?); the same call begins again") from e
 
@@ -581,8 +547,7 @@ def leave_with_parent():
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-# ------------------------------------------------------------------------------------------------------------
-# The official PNG folders
+# ----------------------------------------------------------------------------------- the official PNG folders
 
 
 def pack_png_folder(folder, official, size, level):
@@ -593,10 +558,9 @@ def pack_png_folder(folder, official, size, level):
 
 
 def list_images(top):
-    """(path, label) of the images <top>/imgs/<k>/sample_<i>.png of one level of an official folder, as the
-    TEXT files <top>/metadata/<k>.npy list them: by k, then by line, as S4's loader does. The release's empty
-    image is skipped by its name. Raises DataError for lines of another form or listed twice, and unless there
-    are OFFICIAL_IMAGES."""
+    """(path, label) of the images of one level of an official folder, by k and then by line of the TEXT files
+    <top>/metadata/<k>.npy, as S4's loader has them. The release's empty image is skipped. Raises DataError
+    for lines of another form or listed twice, and unless there are OFFICIAL_IMAGES."""
     line_format = re.compile(r"(imgs/\d+)\s+(\w+\.png)\s+\d+\s+([01])(?:\s.*)?")
     metadata = [path for path in top.glob("metadata/*.npy") if path.stem.isdigit()]
     listed = {}
@@ -617,7 +581,7 @@ def read_png(path, size):
     """Pixels (size, size) uint8 of an 8-bit grey PNG. Raises DataError for any other file."""
     try:
         Image.open(path, formats=("PNG",)).verify()  # the checksums, which reading the pixels passes over
-        with Image.open(path, formats=("PNG",)) as png:
+        with Image.open(path) as png:
             if (png.mode, png.size) != ("L", (size, size)):
                 raise ValueError(f"mode {png.mode}, {png.width} x {png.height}")
             return np.asarray(png)

@@ -10,8 +10,10 @@ import json
 import multiprocessing
 import re
 import resource
+import socket
 import tarfile
 import threading
+import urllib.error
 
 import numpy as np
 import pytest
@@ -20,13 +22,14 @@ import fetch
 
 
 class Server:
-    """Serves `body`. Attributes switch its faults on; `ranges` lists the Range headers received, in order."""
+    """Serves `body`, or of a dict the file that is asked for. Attributes switch its faults on; `ranges` and
+    `paths` list what was asked for, in order."""
 
     def __init__(self, body):
-        self.body, self.ranges, self.over = body, [], threading.Event()
+        self.body, self.ranges, self.paths, self.over = body, [], [], threading.Event()
         self.drops = []  # close the next connections after these many bytes each
         self.stall = None  # fall silent after so many bytes, on every connection
-        self.ignore_range, self.status, self.paths = False, 200, []
+        self.ignore_range, self.status = False, 200
         calls = {"do_GET": lambda handler: self.answer(handler), "log_message": lambda *args: None}
         handler = type("Handler", (http.server.BaseHTTPRequestHandler,), calls)
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -39,8 +42,9 @@ class Server:
         self.paths.append(handler.path)
         body = self.body[handler.path.rsplit("/", 1)[1]] if isinstance(self.body, dict) else self.body
         start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and not self.ignore_range else 0
-        if self.status != 200 or start and start >= len(body):
-            return handler.send_error(self.status if self.status != 200 else 416)
+        status = 416 if start and start >= len(body) else self.status
+        if status != 200:
+            return handler.send_error(status)
         handler.send_response(206 if start else 200)
         handler.send_header("Content-Length", str(len(body) - start))
         handler.end_headers()
@@ -101,11 +105,26 @@ def test_what_a_server_does_wrong(fault, tries, words, serve, tmp_path):
     vars(server).update(fault)
     refused(lambda: fetch.download(server.url, where, timeout=0.3, attempts=3), server.url, where, words)
     assert len(server.ranges) == tries and not where.exists()
+
+
+def test_a_long_download_may_break_more_often_and_a_whole_part_is_fetched_again(serve, tmp_path):
+    server, where = serve(noise(6 << 20)), tmp_path / "a.gz"
+    server.drops = [1 << 20] * 5
+    fetch.download(server.url, where, attempts=2)
+    assert where.read_bytes() == server.body
+    where.rename(tmp_path / "a.gz.part")  # killed before it got its name: nothing is behind it
+    fetch.download(server.url, where, attempts=2)
+    assert where.read_bytes() == server.body and server.ranges[-2:] == [f"bytes={6 << 20}-", None]
     refused(lambda: fetch.download("no url", where), "no url")
-    server.drops, server.status, server.stall = [1 << 20] * 5, 200, None
-    server.body = noise(6 << 20)  # a long one may break more often, if it gets on
-    fetch.download(server.url, tmp_path / "b.gz", attempts=2)
-    assert (tmp_path / "b.gz").read_bytes() == server.body
+
+
+def test_who_is_offline_is_told_at_once(tmp_path, monkeypatch):
+    def unknown(*args, **kwargs):
+        raise urllib.error.URLError(socket.gaierror("no such host"))
+
+    monkeypatch.setattr(fetch.urllib.request, "urlopen", unknown)
+    monkeypatch.setattr(fetch.time, "sleep", None)
+    refused(lambda: fetch.download("http://x/a.gz", tmp_path / "a.gz"), "no such host", "a.gz by hand")
 
 
 def archive(members):
@@ -225,24 +244,29 @@ def test_retrieval_comes_from_its_three_files_and_their_hashes_are_kept(aan, tmp
     assert "attempt 2 of 6, next in 1 s" in printed and record["sha256"]["new_aan_pairs.test.tsv"] in printed
 
 
-@pytest.mark.parametrize("fault", ["refused", "other lines"])
+@pytest.mark.parametrize("fault", ["403", "41 lines, not 40"])
 def test_where_the_files_fail_the_archive_is_next(fault, aan, tmp_path, capsys):
     folder, other = aan
-    if fault == "refused":
+    if fault == "403":
         folder.status = 403
     else:
         folder.body["new_aan_pairs.train.tsv"] += b"one more"
     fetch.fetch_retrieval(tmp_path)
     assert set(files(tmp_path / "retrieval")) == set(LINES) and other.ranges == [None]
-    said = {"refused": "403", "other lines": "41 lines, not 40"}[fault]
-    assert said in capsys.readouterr().out
+    assert fault in capsys.readouterr().out
     (tmp_path / "retrieval").rename(tmp_path / "aside")
     other.status = 403
     refused(lambda: fetch.fetch_retrieval(tmp_path), "403", "by hand")
-    url = other.url.replace("top.tar.gz", "mirror")
     other.body, other.status, other.paths = {name: b"x\n" * n for name, n in LINES.items()}, 200, []
-    fetch.fetch_retrieval(tmp_path, url + "/")  # a folder of files somewhere else, and nothing else
+    fetch.fetch_retrieval(tmp_path, other.url.replace("top.tar.gz", "mirror/"))  # there and nowhere else
     assert other.paths == [f"/mirror/{name}" for name in LINES]
+
+
+def test_an_archive_of_retrieval_that_lies_there_is_taken(aan, tmp_path):
+    folder, other = aan
+    (tmp_path / "lra_release.gz").write_bytes(other.body)
+    fetch.fetch_retrieval(tmp_path)
+    assert set(files(tmp_path / "retrieval")) == set(LINES) and not folder.ranges + other.ranges
 
 
 def test_a_broken_file_of_retrieval_continues_at_the_next_run(aan, tmp_path):
