@@ -186,10 +186,6 @@ class Task:
     def splits(self):
         return {name: getattr(self, name) for name in SPLITS}
 
-    def tested_on(self, n):
-        """The task with n test examples (None: all); see first_of."""
-        return self if n is None else first_of(self, "test", n, "--limit-test")
-
     def to(self, device):
         return replace(self, **{name: Split(*(t.to(device) for t in s)) for name, s in self.splits.items()})
 
@@ -855,11 +851,11 @@ def dressed(
     rgb = task.rgb if augment == "paper" else None
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed, rgb=rgb)
     if limit is not None:
-        task = first_of(task, "train", limit, "--limit")
+        task = first_of(task, "train", limit)
         if rgb is not None:
             task.rgb = rgb[fixed_order(len(rgb))[:limit].numpy()]
         if limit < len(task.val.label):
-            task = first_of(task, "val", limit, "--limit")
+            task = first_of(task, "val", limit)
     corrupted = functools.partial(corrupt, vocab=task.vocab)
     wanted = (augment == "flip", flipped), (shuffle, shuffled), (denoise, corrupted)
     return replace(task, transforms=[transform for asked, transform in wanted if asked])
@@ -879,12 +875,12 @@ def refuse(name, augment=None, max_length=None, shuffle=False, denoise=False):
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
 
 
-def first_of(task, split, n, flag):
+def first_of(task, split, n):
     """The task with the first n examples of a split in fixed_order, so that fewer are part of more. Raises
-    DataError, which names the flag, where there are fewer than n."""
+    DataError where there are fewer than n."""
     whole = task.splits[split]
     if n > len(whole.label):
-        raise DataError(f"{flag} {n}: {task.name} has {len(whole.label)} {split} examples; give no more")
+        raise DataError(f"--limit {n}: {task.name} has {len(whole.label)} {split} examples; give no more")
     return replace(task, **{split: select(whole, fixed_order(len(whole.label))[:n], task.docs)})
 
 
@@ -989,7 +985,10 @@ def show(name, root):
             print(f"{TITLES[name]}, label {int(task.train.label[i // task.docs])}:")
             print(" ".join(words) or symbols.decode(errors="replace"), end="\n\n")
         return
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise DataError("figures need matplotlib: pip install matplotlib") from None
 
     figure = Figure(figsize=(13, 5.5), layout="constrained")
     for axis, (picture, title) in zip(figure.subplots(3, 6).flat, pictures(name, root)):

@@ -125,7 +125,7 @@ def test_a_smoke_run_of_image_meets_the_papers_augmentation(script, words, tmp_p
     """What a first real run of Image does is done by its smoke run, too."""
     met, whole = [], data.worked_off
     monkeypatch.setattr(data, "worked_off", lambda loader: met.append(loader.dataset) or whole(loader))
-    flags = ["--task", "image", *words, "--smoke", "--epochs", 1, "--limit", 16, "--limit-test", 16]
+    flags = ["--task", "image", *words, "--smoke", "--epochs", 1, "--limit", 16]
     assert exit_code(script.main, *flags, "--device", "cpu", "--out", tmp_path) == 0
     [augmented] = met
     tokens = data.load("image", "unused", smoke=True, limit=16).train.tokens
