@@ -675,7 +675,8 @@ def report(args):
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    print_restored([r for r in both[0] + both[1] if r["task"] in names and (r["mini"] or not args.mini)])
+    shown = [r for r in both[0] + both[1] if r["task"] in names and "pretraining" in r]
+    print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
     if args.mini or len(names) < len(TASKS):
         return
     both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
@@ -689,9 +690,9 @@ def report(args):
 def print_restored(found):
     """What the pretrainings of some records restored, beside what one answer for everything would."""
     lines = []
-    found = records.grouped([r for r in found if "pretraining" in r], records.place)
-    for (task, row), group in sorted(found.items()):
-        first = [r["pretraining"] for r in records.best_recipe(group)]
+    groups = records.grouped(found, records.place)
+    for task, row in sorted(groups, key=lambda place: (TASKS.index(place[0]), place[1])):
+        first = [r["pretraining"] for r in records.best_recipe(groups[task, row])]
         columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
         numbers = [f"{100 * mean(values):.1f}" if values else "—" for values in columns]
         lines.append([data.TITLES[task], row, *numbers, first[0].get("score") or "—"])
