@@ -1,6 +1,7 @@
 """exp_spt.py: objectives, transfer, recipes, both halves of every cell. pytest tests/test_spt.py"""
 
 import ast
+import hashlib
 import json
 import math
 import re
@@ -104,17 +105,24 @@ def test_multitask_corrupts_as_paper_a_and_scores_all_real_positions(name):
     assert torch.equal(out.tokens[~batch.mask], batch.tokens[~batch.mask])
 
 
+@pytest.mark.parametrize("stride", (1, 7, "random"))
 @pytest.mark.parametrize("name", ("retrieval", "scifar"))
-def test_causal_target_is_the_next_position_and_the_last_has_none(name):
-    task = tiny(name)
-    batch, channels = batch_of(task), task.channels
-    unlabelled = exp_spt.prepared(task, Cell("transformer", "causal"), pretraining=True)
-    (out,) = unlabelled.training_batches([torch.arange(8)], generator(), 0)
-    assert torch.equal(out.tokens, batch.tokens)
-    for row in range(len(batch.tokens)):
-        length = int(batch.mask[row].sum())
-        assert out.selected[row].nonzero()[:, 0].tolist() == list(range(length // channels - 1))
-        assert torch.equal(out.target[row, : length - channels], batch.tokens[row, channels:length])
+@pytest.mark.parametrize("objective", ("causal", "masked"))
+def test_a_pretraining_is_done_in_the_order_of_the_dial(objective, name, stride):
+    """Training and validation alike. What comes next stands next in that order; the last one has nothing."""
+    task, cell = replace(tiny(name), stride=stride), Cell("rotary", objective, stride=stride)
+    trained, index, channels = exp_spt.prepared(task, cell, pretraining=True), torch.arange(8), task.channels
+    (batch,) = trained.training_batches([index], generator(), 0)
+    order = data.strided(task.gather("train", index), stride, channels)
+    assert torch.equal(batch.tokens if objective == "causal" else batch.target, order.tokens)
+    if objective == "causal":
+        for row, length in enumerate(order.mask.sum(1).tolist()):
+            assert batch.selected[row].nonzero()[:, 0].tolist() == list(range(length // channels - 1))
+            assert torch.equal(batch.target[row, : length - channels], order.tokens[row, channels:length])
+    for batch in trained.evaluation_batches("val"):
+        seen = exp_spt.to_restore(batch, None, task, cell)
+        kept = ~seen.selected.repeat_interleave(channels, 1)
+        assert torch.equal(seen.tokens[kept], data.strided(batch, stride, channels).tokens[kept])
 
 
 @pytest.mark.parametrize("name", ("text", "pathfinder", "image", "image ce"))
@@ -149,22 +157,11 @@ def test_a_denoising_loss_reads_masked_positions_only(name):
         lost = -guess.log_softmax(0)[targets - first]
         score = (targets == guess.argmax() + first).float().mean()
     assert loss.item() == pytest.approx(lost.mean().item(), rel=1e-5)
-    for found in ([metrics], [loss_fn(model, part)[1] for part in batch.parts(3)]):
+    parts = [loss_fn(model, part) for part in batch.parts(3)]
+    assert sum(lost for lost, _ in parts).item() == pytest.approx(loss.item(), rel=1e-5)
+    for found in ([metrics], [metrics for _, metrics in parts]):
         right, total = (sum(values) for values in zip(*(m["acc"] for m in found)))
         assert (right / total).item() == pytest.approx(score.item(), abs=1e-5)
-
-
-@pytest.mark.parametrize("name", ("text", "image"))
-@pytest.mark.parametrize("objective", ("masked", "causal", "multitask"))
-def test_losses_of_parts_add_up(objective, name):
-    task, cell, batch = tiny(name), Cell("transformer", objective), batch_of(tiny(name))
-    hp, pretraining = halves(name, cell)[0]
-    model = exp_spt.build(task, cell, hp, pretraining)
-    loss_fn = partial(exp_spt.loss_function, task, cell, pretraining)
-    prepared = getattr(exp_spt, objective)(batch, generator(), task)
-    whole = loss_fn(model, prepared)[0].item()
-    assert objective != "causal" or loss_fn(model, batch)[0].item() == whole  # as in a validation
-    assert sum(loss_fn(model, part)[0] for part in prepared.parts(3)).item() == pytest.approx(whole, rel=1e-5)
 
 
 @pytest.mark.parametrize("model", (*exp_spt.MODELS, "rotary pathx", "s4 text"))
@@ -226,6 +223,21 @@ def test_random_initialisation_reaches_every_parameter():
 
 
 # ------------------------------------------------------------------------------------------ recipes
+
+# A digest of each table, as it was compared number by number with paper B and the authors' files; MINI and
+# RATES are those of the records. To renew one after such a comparison, copy what the failing test shows.
+DIGESTS = """
+TRANSFORMER=953df0f9 ROTARY=e76acdd8 S4=477082a8 DLR=4fc956d5 TUNED=c146dbf4 TUNED_PRETRAIN=9f4101f2
+GRID=65842f27 RATIO=1bec1c59 FRACTIONS=f9e45607 DATA_SCALE=e761426a TIED=4857a9dd SHARES=fb92df2c
+SIZED=fec27bb8 SIZE_ROWS=011ca82d SIZES=eebfb823 MINI=31d11c4c MINI_MODELS=888e6351 MINI_EPOCHS=5e48255d
+MINI_SHARE=d2cbad71 RATES=815e34ce RATES_PRETRAIN=278b3109 PAPER=67a90628 MEANS=1f85e4ca
+"""
+
+
+def test_every_number_of_the_tables_is_as_it_was_compared():
+    wanted = dict(entry.split("=") for entry in DIGESTS.split())
+    tables = {name: repr(getattr(exp_spt, name)).encode() for name in wanted}
+    assert {name: hashlib.sha256(table).hexdigest()[:8] for name, table in tables.items()} == wanted
 
 
 # task, cell: rows of the pretraining / of the fine-tuning; typed from the paper and the authors' files.
@@ -370,22 +382,6 @@ def test_fractions_are_nested_and_an_epoch_keeps_its_steps(monkeypatch):
     assert (len(few), len(some), len(every)) == (10, 20, 40) and few < some < every
 
 
-@pytest.mark.parametrize("stride", (7, "random", "rotated"))
-@pytest.mark.parametrize("objective", ("causal", "masked"))
-def test_a_pretraining_is_done_in_the_order_of_the_dial(objective, stride):
-    """Training and validation alike; what comes next is what stands next in that order."""
-    task, cell = replace(tiny("text"), stride=stride), Cell("rotary", objective, stride=stride)
-    trained, index = exp_spt.prepared(task, cell, pretraining=True), torch.arange(8)
-    (batch,) = trained.training_batches([index], generator(), 0)
-    plain = data.strided(task.gather("train", index), stride)
-    length = int(plain.mask[0].sum())
-    assert torch.equal(batch.target[0, : length - 1], plain.tokens[0, 1:length]) or objective == "masked"
-    assert torch.equal(batch.tokens if objective == "causal" else batch.target, plain.tokens)
-    for batch in trained.evaluation_batches("val"):
-        seen = exp_spt.to_restore(batch, None, task, cell)
-        assert torch.equal(seen.tokens[~seen.selected], data.strided(batch, stride).tokens[~seen.selected])
-
-
 def test_the_commonest_symbol_is_what_one_answer_restores():
     task = tiny("text", n=8)
     task = replace(task, test=task.test._replace(tokens=task.test.tokens.clamp(min=90)))
@@ -400,34 +396,6 @@ def test_the_commonest_symbol_is_what_one_answer_restores():
 
 
 # ------------------------------------------------------------------------------------------ both halves
-
-
-@pytest.mark.parametrize("model", exp_spt.MODELS)
-@pytest.mark.parametrize("name", ("listops", "retrieval", "pathx", "scifar"))
-def test_every_objective_takes_two_steps_of_both_halves(model, name):
-    """All weights move but for a head that the half does not use. Of Text and Image: test_gpu_path.py."""
-    if (model, name) in (("transformer", "scifar"), ("dlr", "scifar")):
-        return  # no recipe
-    task = tiny(name)
-    for objective in exp_spt.OBJECTIVES:
-        cell, weights = Cell(model, objective), None
-        for hp, pretraining in halves(name, cell):
-            torch.manual_seed(0)
-            network = exp_spt.transfer(exp_spt.build(task, cell, hp, pretraining), weights)
-            trained = exp_spt.prepared(task, cell, pretraining)
-            optimizer = common.make_optimizer(network, hp["train"])
-            start = [p.detach().clone() for p in network.parameters()]
-            for batch in trained.training_batches(list(torch.arange(8).split(4)), generator(), 0):
-                loss, metrics = exp_spt.loss_function(task, cell, pretraining, network, batch)
-                assert torch.isfinite(loss) and "acc" in metrics
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-            changes = zip(network.named_parameters(), start)
-            still = [n for (n, p), old in changes if torch.equal(p, old) and p.any()]
-            unused = "head." if pretraining else "denoise_head."
-            assert all(n.startswith(unused) for n in still), (objective, still)
-            weights = network.state_dict()
 
 
 def stand_in():
@@ -451,6 +419,7 @@ def script(monkeypatch, tmp_path):
     """main() on the stand-in, with a narrow model: (*flags) -> records of the run."""
     monkeypatch.setattr(exp_spt.data, "load", lambda name, root, **k: replace(stand_in(), transforms=[]))
     monkeypatch.setattr(common, "git_state", lambda: (None, None))
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     small = exp_spt.ROTARY["model"] | dict(depth=(1,) * 8, d_model=16, heads=2, d_ff=32)
     monkeypatch.setitem(exp_spt.MODELS, "rotary", exp_spt.ROTARY | {"model": small})
 
@@ -534,12 +503,12 @@ def line(name, cell, acc, terms="", budget="paper"):
     return record
 
 
-def test_report(tmp_path, capsys):
+def test_report(tmp_path, monkeypatch, capsys):
     """Every number of the paper, ours beside them, their averages, and what was restored."""
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     causal, s4 = Cell("transformer", "causal"), Cell("s4", "masked")
     lines = [line(name, causal, 0.5) for name in exp_spt.MEAN6] + [line("pathx256", s4, 0.8125)]
-    lines += [line("image", s4._replace(share=0.6), 0.62), line("text", s4._replace(pooling="max"), 0.66)]
-    lines.append(line("text", s4, 0.7125, "16 epochs", "reduced"))
+    lines += [line("image", s4._replace(share=0.6), 0.62), line("text", s4, 0.71, "16 epochs", "reduced")]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub(" +", " ", capsys.readouterr().out)
@@ -547,12 +516,8 @@ def test_report(tmp_path, capsys):
     Transformer, causal SPT | 50.00 | — | 81.81
     S4, masked SPT | 81.25 (1) | — | 60 s | 87.11
     S4, masked SPT, 60% SPT | 62.00 (1) | — | 60 s
-    S4, masked SPT, max | 66.00 (1)
     DLR, masked SPT | — | — | 83.40
-    Text | S4, masked SPT; 16 epochs | 50.0 | 25.0 | accuracy of restored symbols
-    53.66
-    82.80
-    91.7 or"""
+    Text | S4, masked SPT; 16 epochs | 50.0 | 25.0 | accuracy of restored symbols"""
     numbers = [f"{x:.2f}" for row in exp_spt.PAPER.values() for x in row if isinstance(x, float)]
     assert [text for text in (*map(str.strip, wanted.splitlines()), *numbers) if text not in printed] == []
 
