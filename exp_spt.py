@@ -15,7 +15,7 @@ Paper A answers with both losses at once: --objective multitask.
 A cell is two trainings, see run_cell. The authors gave each up to 200 epochs or 24 h of a GPU: --hours 24.
 For an even comparison give every arm the same total, --epochs or --steps, and --share of it to the
 pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
-fine-tuning's; its grid has 1e-4, 5e-4 and 1e-3 (--lr).
+fine-tuning's; its grid has 1e-4, 5e-4, 1e-3 (--lr).
 
 Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuFUUcSUgx).
 """
@@ -631,7 +631,8 @@ def terms(args, name, cell, task):
             if args.epochs_pretrain:
                 train["epochs_pretrain"] = first["train"]["epochs"]
         arms.append({"model": second["model"], "train": train})
-    (found, train), (table, papers) = ((arm, arm["train"]) for arm in arms)
+    found, table = arms
+    train, papers = found["train"], table["train"]
     if not args.mini:
         if train.get("epochs") != papers.get("epochs"):
             papers["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared

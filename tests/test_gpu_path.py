@@ -29,8 +29,9 @@ COMMANDS = [
     (exp_kernels, "--task text --model all", 12),
     (exp_positional, "--task listops --position all", 5),
     (exp_range, "--task text --model all --stride random", 6),
-    (exp_spt, "--task text retrieval listops --model all --objective all", 72),
-    (exp_spt, "--task image scifar --model all --objective all", 36),
+    (exp_spt, "--task retrieval --model all --objective all", 24),
+    (exp_spt, "--task image --model all --objective all", 24),
+    (exp_spt, "--task listops scifar --model rotary --objective all", 12),
 ]
 
 
