@@ -248,6 +248,7 @@ retrieval rotary masked: lr=5e-3 ratio=0.15 / lr=5e-4 d_model=256 head=linear
 image s4 masked: batch_size=32 schedule=constant / batch_size=512 schedule=cosine horizon=200000 n_ssm=2
 pathx s4 none: / pooling=mean dt_min=1e-4
 pathx s4 masked random: lr=1e-3 batch_size=4 / lr=5e-4 batch_size=16 pooling=max
+image s4 causal random: lr=1e-3 batch_size=32 / lr=5e-4 batch_size=64
 listops dlr none random: / lr=1e-4 batch_size=16 d_state=1024 depth=8
 image dlr multitask: / lr=5e-4 batch_size=64
 image s4 masked structured 0.05: lr=1e-2 batch_size=50 / lr=2e-3 batch_size=50
