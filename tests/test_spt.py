@@ -305,11 +305,14 @@ def test_totals_are_the_papers():
 @pytest.mark.parametrize("given", ["--epochs 60", "--limit 4500", "--steps 4001", "--mini"])
 @pytest.mark.parametrize("model", exp_spt.MODELS)
 def test_arms_at_a_budget_of_ours_have_equally_many_steps(model, given):
-    steps = set()
+    """All with the batches of the training from scratch."""
+    tier = ["--mini"] if given == "--mini" else []
+    batch_size, steps = arm("image", Cell(model, "none"), *tier)[1]["train"]["batch_size"], set()
     for objective in exp_spt.OBJECTIVES:
         cell = Cell(model, objective, share=0.0 if objective in exp_spt.ALONE else 0.4)
         found = [half["train"] for half in arm("image", cell, *given.split()) if half]
-        steps.add(sum(hp.get("steps") or 100 * hp["epochs"] / hp["batch_size"] for hp in found))
+        assert {hp["batch_size"] for hp in found} == {batch_size}
+        steps.add(sum(hp.get("steps") or hp["epochs"] for hp in found))
     assert len(steps) == 1
 
 
