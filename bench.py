@@ -17,7 +17,6 @@ length keeps for the backward pass.
 
 import argparse
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -43,7 +42,6 @@ import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.KERNELS}
 MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.PRINTED)
-FULL = argparse.Namespace(mini=False, no_techniques=False)  # what common.table_recipe reads of the flags
 # Training, validation and test examples that the hours are for.
 SIZES = {"image": (45_000, 5_000, 10_000), "pathfinder": (480_000, 20_000, 20_000)}
 SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval", "listops")}
@@ -51,9 +49,11 @@ SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval
 
 def recipe(model, name):
     """The paper's recipe of a cell."""
-    tables = {conv: (exp_locality.TABLE7, exp_locality.TASKS7) for conv in CONV}
-    tables |= exp_multitask.TABLES | exp_kernels.TABLES
-    found = common.table_recipe(FULL, name, model, tables[model], None, {})
+    if model in CONV:
+        table = exp_locality.TABLE7, exp_locality.TASKS7
+    else:
+        table = (exp_multitask.TABLES | exp_kernels.TABLES)[model]
+    found = common.column(*table, name)
     if model in CONV:
         found["model"]["kernel"] = CONV[model]
     return found
@@ -80,17 +80,16 @@ def stand_in(name, recipe, examples=0):
     return replace(task, train=train, rgb=None)  # other processes augment, while the step computes
 
 
+# ------------------------------------------------------------------------------------------ step
+
+
 def sample(task, plan, n):
     """(n full batches, the longest one) of a plan: evenly spaced from the shortest to the longest, so that
     their mean cost is near that of the whole plan."""
     full = max(map(len, plan))
     plan = [index for index in plan if len(index) == full]
     plan.sort(key=lambda index: int(task.lengths["train"][index].max()))
-    n = min(n, len(plan))
     return [plan[int((i + 0.5) * len(plan) / n)] for i in range(n)], plan[-1]
-
-
-# ------------------------------------------------------------------------------------------ step
 
 
 def projected_steps(name, hp):
@@ -103,37 +102,34 @@ def projected_steps(name, hp):
 def measure_step(model, name, args):
     """The row of one cell."""
     device, cell = common.resolve_device(args.device), recipe(model, name)
-    if args.smoke:
-        cell = common.changed(cell, exp_multitask.SMOKE)
     hp, autocast = cell["train"], common.autocast_on(device, args.amp)
     batch_size, on_cpu = hp["batch_size"], device.type == "cpu"
-    task = stand_in(name, cell, (4 if args.smoke else 20) * batch_size).to(device)
+    task = stand_in(name, cell, 20 * batch_size).to(device)
     noise = torch.Generator(device).manual_seed(1)
     torch.manual_seed(0)
     network = exp_multitask.build(task, cell).to(device).train()
     optimizer = common.make_optimizer(network, hp)
     plan = task.plan(batch_size, torch.Generator().manual_seed(0), True)
-    chosen, longest = sample(task, plan, args.steps or (4 if on_cpu else 20))
-    synchronize = getattr(torch, device.type).synchronize
+    chosen, longest = sample(task, plan, 4 if on_cpu else len(plan))
 
     def seconds(plan):
         at, start = {"totals": {}}, time.perf_counter()
         for batch in task.training_batches(plan, noise, 0):
             common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
-        synchronize()
+        getattr(torch, device.type).synchronize()
         return time.perf_counter() - start
 
     seconds([longest])  # memory is allocated, the optimiser has its state
     if args.compile:
         network.one_length = task.one_length
-        network.compile(mode=args.compile)
+        network.compile()
     common.reset_peak(device)
     common.keep_pages(device)
     if args.compile or not on_cpu:  # every shape once more, as it will be timed
         seconds(chosen)
     ms = 1000 * min(seconds(chosen) for _ in range(3)) / len(chosen)
     row = {"batch": batch_size, "ms": ms, "ex/s": 1000 * batch_size / ms, "peak GB": common.peak_gb(device)}
-    return row | {"hours": None if args.smoke else projected_steps(name, hp) * ms / 3.6e6}
+    return row | {"hours": projected_steps(name, hp) * ms / 3.6e6}
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -169,32 +165,28 @@ def kept_for_backward(network, task, batch_size):
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def largest_part(card, state, kept_by, batch_size, splittable):
-    """What a card of that many GB is asked to compute at once: "all", a --micro-batch, or nothing (None).
-
-    kept_by(examples) -> bytes. 1 GB for the libraries and twice what is kept: the peak of a step measured 1.1
-    (S4) to 2.0 (Transformer) times that on a CPU, gradients on their way and scratch space included.
-    """
-    part = batch_size
-    while 1 + (state + 2 * kept_by(part)) / 1e9 > card:
-        part //= 2
-        if not part or not splittable:
-            return None
-    return "all" if part == batch_size else f"--micro-batch {part}"
-
-
 def count_memory(model, name, args):
-    """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute."""
+    """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute at once:
+    "all", a --micro-batch, or nothing (None).
+
+    1 GB for the libraries and twice what is kept: the peak of a step measured 1.1 (S4) to 2.0 (Transformer)
+    times that on a CPU, gradients on their way and scratch space included.
+    """
     cell = recipe(model, name)
-    batch_size, on_gpu = cell["train"]["batch_size"], {"surely_full": lambda mask: False, "MOST_SCORES": {}}
-    with mock.patch.multiple(models, chunked_conv1d=conv1d, **on_gpu):
+    batch_size = cell["train"]["batch_size"]
+    on_gpu = {"chunked_conv1d": conv1d, "surely_full": lambda mask: False, "MOST_SCORES": {}}
+    with mock.patch.multiple(models, **on_gpu):
         task = stand_in(name, cell)
         network = exp_multitask.build(task, cell)
-        kept_by = functools.cache(functools.partial(kept_for_backward, network, task))
-        state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-        asked = state, kept_by, batch_size, not common.batch_norms(network)
-        row = {"batch": batch_size, "state GB": state / 1e9, "kept GB": kept_by(batch_size) / 1e9}
-        return row | {f"{card} GB": largest_part(card, *asked) for card in CARDS}
+        halvings = 0 if common.batch_norms(network) else batch_size.bit_length() - 1
+        parts = [batch_size >> i for i in range(halvings + 1)]
+        kept = {part: kept_for_backward(network, task, part) for part in parts}
+    state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
+    row = {"batch": batch_size, "state GB": state / 1e9, "kept GB": kept[batch_size] / 1e9}
+    for card in CARDS:
+        part = max((p for p in parts if 1 + (state + 2 * kept[p]) / 1e9 <= card), default=None)
+        row[f"{card} GB"] = "all" if part == batch_size else part and f"--micro-batch {part}"
+    return row
 
 
 # ------------------------------------------------------------------------------------------ output
@@ -208,49 +200,44 @@ def text(value):
     return "—" if value is None else str(value)
 
 
-def run_part(part, args):
+def main(argv=None):
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=common.for_terminals(__doc__), formatter_class=formatter)
+    # fmt: off
+    add = parser.add_argument
+    add("part", choices=PARTS, help="what to measure")
+    add("--model", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL", help=f"of {', '.join(MODELS)}")
+    add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
+    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
+    add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")
+    add("--compile", action="store_true", help="compile the model")
+    add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
+    # fmt: on
+    args = parser.parse_args(argv)
+    with common.exit_cleanly():
+        run_part(args)
+
+
+def run_part(args):
     """Measure one part and print its table; rows go to --out as they come."""
     device, rows = common.resolve_device(args.device), []
     where = {"torch": torch.__version__, "device": common.device_name(device)}
-    where |= {"bf16": common.use_bf16(args.amp, device), "compile": args.compile or False}
+    where |= {"bf16": common.use_bf16(args.amp, device), "compile": args.compile}
     for model, name in itertools.product(args.model, args.task):
         row = {"model": model, "task": name}
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                row |= PARTS[part](model, name, args)
+                row |= PARTS[args.part](model, name, args)
         except (MemoryError, RuntimeError) as error:  # the other cells are worth having
             row |= {"note": str(error).splitlines()[0][:60]}
         rows.append(row)
         print(*map(text, row.values()), file=sys.stderr)
         if args.out:
             with open(args.out, "a") as f:
-                f.write(json.dumps({"part": part} | where | row) + "\n")
-    print(f"### {part}\n\n{', '.join(f'{key} {value}' for key, value in where.items())}\n")
+                f.write(json.dumps({"part": args.part} | where | row) + "\n")
+    print(f"### {args.part}\n\n{', '.join(f'{key} {value}' for key, value in where.items())}\n")
     columns = dict.fromkeys(key for row in rows for key in row)
     print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
-
-
-def main(argv=None):
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=common.for_terminals(__doc__), formatter_class=formatter)
-    some = [model for model in MODELS if model not in list(CONV)[1:-1]]
-    # fmt: off
-    add = parser.add_argument
-    add("part", choices=PARTS, help="what to measure")
-    add("--model", nargs="+", choices=MODELS, default=some, metavar="MODEL", help=f"of {', '.join(MODELS)}")
-    add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
-    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
-    add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")
-    add("--compile", nargs="?", const="default", choices=("default", "reduce-overhead"), help="compile")
-    add("--steps", type=common.positive_int, metavar="N", help="batches timed (default 20, on a CPU 4)")
-    add("--smoke", action="store_true", help="tiny models and data: does it run at all?")
-    add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
-    # fmt: on
-    args = parser.parse_args(argv)
-    with common.exit_cleanly():
-        if args.out:
-            open(args.out, "a").close()  # refused now, not after the first row
-        run_part(args.part, args)
 
 
 if __name__ == "__main__":

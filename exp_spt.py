@@ -15,7 +15,7 @@ Paper A answers with both losses at once: --objective multitask.
 A cell is two trainings, see run_cell. The authors gave each up to 200 epochs or 24 h of a GPU: --hours 24.
 For an even comparison give every arm the same total, --epochs or --steps, and --share of it to the
 pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
-fine-tuning's; its grid has 1e-4, 5e-4 and 1e-3 (--lr).
+fine-tuning's; its grid has 1e-4, 5e-4, 1e-3 (--lr).
 
 Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuFUUcSUgx).
 """
@@ -190,7 +190,8 @@ RATES_PRETRAIN = {("text", "Transformer, masked SPT"): 3e-3}
 # The same code path in seconds: a narrow model, and a rate at which it learns something in that time.
 SMOKE = dict(
     model=dict(depth=1, d_model=32, heads=4, d_ff=64, window=256, n_ssm=2, d_state=16),
-    train=dict(lr=5e-3, batch_size=8),
+    train=dict(lr=5e-3, batch_size=8, epochs=4),
+    pretrain=dict(lr=5e-3, batch_size=8, epochs=1),
 )
 
 # Tables 1 to 3: the paper's test accuracies in percent, columns as above. None: not transcribed (our copy of
@@ -244,7 +245,7 @@ BLOCKS = dict(  # arguments of all models of a kind
 
 
 class Cell(NamedTuple):
-    """What is varied. None: the flag was not given."""
+    """What is varied. None: as the tables have it."""
 
     model: str
     objective: str
@@ -257,17 +258,19 @@ class Cell(NamedTuple):
     stride: int | str = 1  # order of the positions, see data.strided
 
     def label(self):
-        """The record's "cell"; flags that were not given are left out."""
-        given = self._asdict() | {"stride": None if self.stride == 1 else self.stride}
-        return {row: value for row, value in given.items() if row != "model" and value not in (None, "l1")}
+        """The record's "cell": objective and start, and what differs from the values above."""
+        usual = Cell._field_defaults | {"init": None}
+        return {k: v for k, v in self._asdict().items() if k != "model" and v != usual.get(k)}
 
     def row(self):
         """Its row in a table: "S4, masked SPT, random start, 1%"."""
-        words = [NAMES[self.model], NAMES[self.objective], "random start" if self.init == "random" else ""]
-        words.append(f"{100 * self.fraction:g}%" if self.fraction else "")
-        words.append("" if self.share is None else f"{100 * self.share:g}% SPT")
-        words += [self.size, self.pooling, "ce" if self.image_loss == "ce" else ""]
-        words.append("" if self.stride == 1 else f"s={self.stride}")
+        words = [NAMES[self.model], NAMES[self.objective]]
+        words.append("random start" if self.init == "random" else None)
+        words.append(f"{100 * self.fraction:g}%" if self.fraction else None)
+        words.append(f"{100 * self.share:g}% SPT" if self.share is not None else None)
+        words += [self.size, self.pooling]
+        words.append("ce" if self.image_loss == "ce" else None)
+        words.append(f"s={self.stride}" if self.stride != 1 else None)
         return ", ".join(filter(None, words))
 
 
@@ -278,47 +281,48 @@ def run_cell(args, name, cell, seed):
     """One cell of paper B in three steps: fit the inputs, hand the weights over, fit the labels. From scratch
     and for multitask there is nothing but the last."""
     task, weights, rows = load(args, name, cell), None, {}
-    first, second = recipe(name, cell, args.mini, task, args)
-    if records.is_done(args, __file__, records.run_name(identity(args, task, cell, second, seed))):
+    first, second = recipe(args, name, cell, task)
+    identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, second)
+    if records.is_done(args, __file__, records.run_name(identity)):
         return
-    words = terms(args, name, cell, first, second, recipe(name, cell, args.mini, task))
+    words = terms(args, name, cell, task)
     if first:
         rows["pretraining"] = pretrain(args, task, cell, first, seed, words)
         best = args.out / rows["pretraining"]["run"] / "best.pt"
         weights = common.load_checkpoint(best, "cpu")["model"]  # of the best validation score
-    line = train_half(args, task, cell, second, seed, words, rows, weights)
-    print(records.outcome(args, line, paper_number(name, cell.row())), flush=True)
+    line = train_half(args, task, cell, identity, words, rows, weights)
+    paper = dict(zip(TASKS, PAPER.get(cell.row(), ())))
+    print(records.outcome(args, line, paper.get(name)), flush=True)
 
 
 def pretrain(args, task, cell, hp, seed, words):
     """The first half, where it is not done already -> what the record of the second says of it."""
-    folder = args.out / records.run_name(identity(args, task, cell, hp, seed, pretraining=True))
-    there = folder in args.pretrained or records.is_done(args, __file__, folder.name)
-    args.pretrained.add(folder)  # --fresh asks for it once a command
-    if not there or not (folder / "best.pt").exists():
+    cell = cell._replace(share=None, pooling=None)  # the share is in hp; pooling is the second half's
+    identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, hp)
+    identity["exp"] += "-pretrain"
+    run = records.run_name(identity)
+    if not (records.is_done(args, __file__, run) and (args.out / run / "best.pt").exists()):
         score = "R^2" if restores_values(task, cell) else "accuracy of restored symbols"
         print(f"\npretraining: train and val are the {score}")
         rows = {"score": score, "commonest": commonest(task, cell)}
-        train_half(args, task, cell, hp, seed, words, rows, pretraining=True)
-    done = common.on_first_rank(records.finished, args.out)[folder.name]
-    found = {"run": folder.name, "restored": done["test_acc"]}
-    return found | {row: done.get(row) for row in ("train_curve", "score", "commonest")}
+        train_half(args, task, cell, identity, words, rows, pretraining=True)
+    done = common.on_first_rank(records.finished, args.out)[run]
+    history = {"run": run, "restored": done["test_acc"]}
+    return history | {row: done.get(row) for row in ("train_curve", "score", "commonest")}
 
 
-def train_half(args, task, cell, hp, seed, words, rows, weights=None, pretraining=False):
+def train_half(args, task, cell, identity, words, rows, weights=None, pretraining=False):
     """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too, and the
     training accuracy of each epoch (pretraining: its score)."""
-    made = identity(args, task, cell, hp, seed, pretraining)
-    label = cell._replace(share=None, pooling=None) if pretraining else cell
 
     def extra():
-        log = (args.out / records.run_name(made) / "log.jsonl").read_text().splitlines()
+        log = (args.out / records.run_name(identity) / "log.jsonl").read_text().splitlines()
         return rows | {"train_curve": [round(json.loads(line)["train"]["acc"], 4) for line in log]}
 
     return records.train(
-        args, script=__file__, identity=made, row=label.row(), terms="" if pretraining else words,
+        args, script=__file__, identity=identity, row=cell.row(), terms="" if pretraining else words,
         budget=records.budget(args, words), task=prepared(task, cell, pretraining),
-        build=lambda: transfer(build(task, cell, hp, pretraining), weights),
+        build=lambda: transfer(build(task, cell, identity["hp"], pretraining), weights),
         loss_fn=partial(loss_function, task, cell, pretraining), extra=extra,
     )  # fmt: skip
 
@@ -335,7 +339,7 @@ def transfer(model, weights):
         arriving[inputs] = arriving[inputs][:, : model.input_linear.in_features]
     try:
         model.load_state_dict(arriving)
-    except RuntimeError as error:  # it lists the names
+    except RuntimeError as error:  # the code has changed
         why = " ".join(str(error).split())
         raise UserError(f"the pretrained weights do not fit ({why}); pretrain again: --fresh") from error
     return model
@@ -507,31 +511,27 @@ def build(task, cell, hp, pretraining):
 # ------------------------------------------------------------------------------------------ recipes
 
 
-def tuned(cell):
-    """The names of a cell's rates in TUNED, the nearest last: its own, if it has some, wins. Multitask trains
-    from the start."""
-    own = "none" if cell.objective == "multitask" else cell.objective
-    names = [f"{cell.model} masked", f"{cell.model} {own}"]
-    return names + ([f"{name} random" for name in names] if cell.init == "random" else [])
+def rates(tuned, name, cell):
+    """The row of TUNED or TUNED_PRETRAIN for a cell: its own, else the nearest that is there."""
+    own = "none" if cell.objective == "multitask" else cell.objective  # which trains from the start
+    entries = [f"{cell.model} {own}", f"{cell.model} masked"]
+    if cell.init == "random":
+        entries = [f"{entry} random" for entry in entries] + entries
+    for entry in entries:
+        if found := dict(zip(TASKS, tuned.get(entry, "").split())).get(name):
+            lr, batch_size = found.split("/")
+            return {"lr": float(lr), "batch_size": int(batch_size)}
 
 
-def trainings(name, cell, mini):
-    """(of the pretraining, of the other): the rows "train" of the paper or of the mini tier, lengths not yet
-    divided by share."""
-    if mini:
-        row = cell._replace(share=None, stride=1).row()
-        train = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
-        train["lr"] = RATES.get((name, row), train["lr"])
-        return train | {"lr": RATES_PRETRAIN.get((name, row), train["lr"])}, train
+def paper_trainings(name, cell):
+    """The paper's rows "train": (of the pretraining, of the other). With a share the other has the epochs of
+    both."""
     table = common.column(MODELS[cell.model], TASKS, name)
     train = dict(technique=None, betas=[0.9, 0.999], decay="all", schedule="constant", fraction=None)
     train |= table["train"]
     horizon = train.pop("horizon", None)
-    first = train | table["pretrain"]
-    for entry, (half, rates) in product(tuned(cell), ((train, TUNED), (first, TUNED_PRETRAIN))):
-        if found := dict(zip(TASKS, rates.get(entry, "").split())).get(name):
-            lr, batch_size = found.split("/")
-            half |= {"lr": float(lr), "batch_size": int(batch_size)}
+    first = train | table["pretrain"] | rates(TUNED_PRETRAIN, name, cell)
+    train |= rates(TUNED, name, cell)
     if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:  # others are not the paper's
         train |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
         first |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
@@ -540,40 +540,52 @@ def trainings(name, cell, mini):
     if cell.share is not None:
         train["epochs"] = TIED.get(name, train["epochs"])
     elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
-        both = trainings(name, cell._replace(objective="masked"), mini)
+        both = paper_trainings(name, cell._replace(objective="masked"))
         train["epochs"] = round(train["batch_size"] * sum(x["epochs"] / x["batch_size"] for x in both))
     return first, train
 
 
-def model_rows(name, cell, mini):
-    """The rows "model" of both halves."""
-    rows = common.column(MODELS[cell.model], TASKS, name)["model"]
+def tables(name, cell, mini):
+    """The two recipes of a cell as the tables have them: (of the pretraining, of the other)."""
+    model = common.column(MODELS[cell.model], TASKS, name)["model"]
     if cell.objective == "causal" and name == "listops":
-        rows["pooling"] = "last"
+        model["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
-        rows["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
+        model["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
     if mini:
-        rows |= MINI["model"] | MINI_MODELS[cell.model]
+        model |= MINI["model"] | MINI_MODELS[cell.model]
+        row = cell._replace(share=None, stride=1).row()
+        train = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
+        train["lr"] = RATES.get((name, row), train["lr"])
+        first = train | {"lr": RATES_PRETRAIN.get((name, row), train["lr"])}
+    else:
+        first, train = paper_trainings(name, cell)
     if cell.size:
-        rows |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
+        model |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
     if cell.model == "s4":
-        rows["n_ssm"] = rows["n_ssm"] or rows["d_model"]
-    return rows
+        model["n_ssm"] = model["n_ssm"] or model["d_model"]
+    return [{"model": dict(model), "train": half} for half in (first, train)]
 
 
-def recipe(name, cell, mini=False, task=None, args=None):
+def recipe(args, name, cell, task=None, flags=True):
     """The arm of a cell: the recipe of the pretraining (or None), and that of the fine-tuning or the only
-    training, which says in "pretrain" what is different in the first. As the tables have it, or as the flags
-    `args` change it.
+    training, which says in "pretrain" what is different in the first. flags=False: as the tables have it.
 
     deviation: with `task` the warm-up takes at most a quarter of the steps: Table 8's halves are short.
     """
-    share = MINI_SHARE if cell.share is None and (mini or (args and args.steps)) else cell.share
-    first, second = ({"model": model_rows(name, cell, mini), "train": x} for x in trainings(name, cell, mini))
-    if args:
-        first, second = flagged(args, name, cell, share, first, second)
-    second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
+    first, second = tables(name, cell, args.mini)
+    share = MINI_SHARE if cell.share is None and (args.mini or args.steps) else cell.share
+    if flags:
+        if share is not None and (args.epochs or args.steps or args.limit):
+            # A total of ours: equal batches make it equally many steps in every arm.
+            _, scratch = tables(name, cell._replace(objective="none"), args.mini)
+            for half in (first, second):
+                half["train"]["batch_size"] = scratch["train"]["batch_size"]
+        others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
+        first = flagged(others, cell, first, SMOKE["pretrain"])
+        second = flagged(args, cell, second, SMOKE["train"])
     before, train = first["train"], second["train"]
+    second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
     if share is not None and cell.objective not in ALONE:
@@ -595,23 +607,41 @@ def recipe(name, cell, mini=False, task=None, args=None):
     return first, second | {"pretrain": other}
 
 
-def flagged(args, name, cell, share, first, second):
-    """Both halves as the flags want them: --lr and --epochs are the second's, others are for both."""
-    if share is not None and (args.epochs or args.steps or args.limit):
-        # A total of ours: equal batches make it equally many steps in every arm.
-        scratch = trainings(name, cell._replace(objective="none"), args.mini)[1]["batch_size"]
-        first["train"]["batch_size"] = second["train"]["batch_size"] = scratch
-    small = {row: value for row, value in SMOKE["model"].items() if first["model"].get(row)}
-    before = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
-    halves = []
-    for flags, half, epochs in ((before, first, 1), (args, second, 4)):
-        half = common.flagged(flags, half, {"model": small, "train": SMOKE["train"] | {"epochs": epochs}})
-        half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
-        halves.append(half)
-    return halves
+def flagged(args, cell, half, smoke):
+    """One half as the flags want it; `smoke` are its rows "train" of a smoke run."""
+    narrow = {row: value for row, value in SMOKE["model"].items() if half["model"].get(row)}
+    half = common.flagged(args, half, {"model": narrow, "train": smoke})
+    half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
+    return half
 
 
-# ------------------------------------------------------------------------------------------ one cell
+def terms(args, name, cell, task):
+    """What an arm was trained with, in words, as far as the tables do not say it; epochs are of both halves
+    together. The paper's hours, and a rate of its grid where it prints none from scratch, are the paper's."""
+    arms = []
+    for flags in (True, False):
+        first, second = recipe(args, name, cell, task, flags)
+        train = second["train"]
+        for row in ("warmup", "horizon", "epochs" if args.steps else ""):  # these follow from the length
+            train.pop(row, None)
+        if first:
+            for unit in {"epochs", "steps"} & train.keys():
+                train[unit] += first["train"][unit]
+            train["lr_pretrain"] = first["train"]["lr"]
+            if args.epochs_pretrain:
+                train["epochs_pretrain"] = first["train"]["epochs"]
+        arms.append({"model": second["model"], "train": train})
+    found, table = arms
+    train, papers = found["train"], table["train"]
+    if not args.mini:
+        if train.get("epochs") != papers.get("epochs"):
+            papers["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared
+        if cell.objective in ALONE and f"{cell.model} none" not in TUNED and train["lr"] in GRID:
+            papers["lr"] = train["lr"]
+    hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
+    if train.pop("hours", hours) != hours:
+        train["hours"] = args.hours
+    return records.terms(found, table, args.limit)
 
 
 def load(args, name, cell):
@@ -620,11 +650,13 @@ def load(args, name, cell):
     deviation: tokens, lengths and splits are paper A's (bytes up to 4,096, a tenth of the IMDB training set
     held out), not B's characters with the test set as validation set.
     """
-    options = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
-    if args.smoke and not args.limit and name not in ("text", "retrieval"):
-        options["limit"] = 16  # long sequences, and each twice
-    options |= dict(augment=args.augment or "none", levels="hard", stride=cell.stride)
-    task = data.load(name, args.data_dir, **options)
+    limit = args.limit
+    if args.smoke and name not in ("text", "retrieval"):
+        limit = limit or 16  # long sequences, and each twice
+    task = data.load(
+        name, args.data_dir, limit=limit, max_length=args.max_length, smoke=args.smoke, mini=args.mini,
+        stride=cell.stride,
+    )  # fmt: skip
     if cell.fraction is None:
         return task
     # Nested subsets by one permutation, repeated to full length: an epoch has as many steps as one over all
@@ -634,163 +666,77 @@ def load(args, name, cell):
     return replace(task, train=data.select(task.train, kept.repeat(math.ceil(n / len(kept)))[:n], task.docs))
 
 
-def identity(args, task, cell, hp, seed, pretraining=False):
-    """What makes a half this half; see records.make_identity. A pretraining knows neither the share, which is
-    in its recipe, nor what only fine-tuning reads."""
-    unknown = ("share", "pooling") if pretraining else ()
-    label = {row: value for row, value in cell.label().items() if row not in unknown}
-    made = records.make_identity(args, __file__, task, cell.model, label, seed, hp)
-    return made | {"exp": made["exp"] + ("-pretrain" if pretraining else "")}
-
-
-def terms(args, name, cell, first, second, table):
-    """What an arm was trained with, in words, as far as `table`, its two recipes, does not say it; epochs are
-    of both halves together. The paper's hours, and a rate of its grid where it prints none from scratch, are
-    the paper's."""
-    found, before = together(args, first, second), together(args, *table)
-    train, papers = found["train"], before["train"]
-    if not args.mini:
-        if train.get("epochs") != papers.get("epochs"):
-            papers["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared
-        own = tuned(cell)[-1]
-        if " none" in own and own not in TUNED and train["lr"] in GRID:
-            papers["lr"] = train["lr"]
-    hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
-    if train.pop("hours", hours) != hours:
-        train["hours"] = args.hours
-    return records.terms(found, before, args.limit)
-
-
-def together(args, first, second):
-    """What `terms` compares of an arm. Warm-up and cosine follow from the length."""
-    train = {row: value for row, value in second["train"].items() if row not in ("warmup", "horizon")}
-    if args.steps:
-        del train["epochs"]
-    if first:
-        for unit in {"epochs", "steps"} & train.keys():
-            train[unit] += first["train"][unit]
-        train["lr_pretrain"] = first["train"]["lr"]
-        if args.epochs_pretrain:
-            train["epochs_pretrain"] = first["train"]["epochs"]
-    return {"model": second["model"], "train": train}
-
-
 # ------------------------------------------------------------------------------------------ the report
 
 
-def paper_number(where, row):
-    """The paper's accuracy in percent on a task, or on average over those of MEANS; NaN without a number."""
-    if where in MEANS:
-        return MEANS[where].get(row, math.nan)
-    found = dict(zip(TASKS, PAPER.get(row, ()))).get(where)
-    return found if isinstance(found, float) else math.nan
-
-
 def report(args):
-    """The tables, what the pretrainings restored, the averages of Tables 1, 2 and 7, and the figures."""
+    """The tables, what the pretrainings restored, the averages of Tables 1, 2 and 7, and two figures."""
     records.report(args, __file__, "Self-pretraining", TASKS, data.TITLES, PAPER, notes=NOTES)
-    if args.smoke or args.against:
+    if not args.report or args.against:
         return
-    everything = not args.task or "all" in args.task
-    exp, every_tier = records.experiment(__file__), args.report and not args.mini
+    exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    shown = [r for r in both[0] + both[1] if everything or r["task"] in args.task]
-    shown = [r for r in shown if every_tier or (r["budget"] == "mini") == args.mini]
-    print_restored([r for r in shown if "pretraining" in r])
-    if everything and every_tier:
-        both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
-        for names, means in MEANS.items():
-            paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
-            records.print_averages(names, *both, paper)
-        found = {place: records.best_recipe(group) for place, group in (both[1] | both[0]).items()}
+    shown = [r for r in both[0] + both[1] if r["task"] in names and "pretraining" in r]
+    print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
+    if args.mini or len(names) < len(TASKS):
+        return
+    both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
+    for names, means in MEANS.items():
+        paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
+        records.print_averages(names, *both, paper)
+    if found := {place: records.best_recipe(group) for place, group in (both[1] | both[0]).items()}:
         plot(found, args.out / f"{exp}.png")
 
 
 def print_restored(found):
     """What the pretrainings of some records restored, beside what one answer for everything would."""
     lines = []
-    for (task, row), group in records.grouped(found, records.place).items():
-        first = [r["pretraining"] for r in records.best_recipe(group)]
+    groups = records.grouped(found, records.place)
+    for task, row in sorted(groups, key=lambda place: (TASKS.index(place[0]), place[1])):
+        first = [r["pretraining"] for r in records.best_recipe(groups[task, row])]
         columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
         numbers = [f"{100 * mean(values):.1f}" if values else "—" for values in columns]
-        lines.append([TASKS.index(task), row, *numbers, first[0].get("score") or "—"])
+        lines.append([data.TITLES[task], row, *numbers, first[0].get("score") or "—"])
     if lines:
         header = ["", "what the pretraining restored", "restored (%)", "commonest (%)", "the score"]
-        rows = [[data.TITLES[TASKS[at]], *line] for at, *line in sorted(lines)]
-        print(records.markdown(header, rows) + "\n")
-
-
-# ------------------------------------------------------------------------------------------ the figures
-
-
-def average(found, where, row):
-    """Mean over seeds, and over tasks where these are several, in percent; NaN where some are missing."""
-    groups = [found.get((task, row)) for task in (where if where in MEANS else [where])]
-    return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else math.nan
+        print(records.markdown(header, lines) + "\n")
 
 
 def plot(found, path):
-    """Figures 1, 2, 3 and 5 in one picture, from {(task, row): records} of the paper's budget. Figure 4, the
-    kernels, is drawn by exp_kernels.py."""
-    figure, axes = records.pyplot().subplots(1, 5, figsize=(26, 4.5), layout="constrained")
-    plot_bars(axes[0], found)
-    plot_fractions(axes[1], axes[2], found)
-    plot_training(axes[3], found, "text", "l1")
-    plot_training(axes[4], found, "image", "ce")  # its pixels restored as classes
+    """Figures 3 and 5 from {(task, row): records} of the paper's budget. exp_kernels.py draws Figure 4."""
+    figure, axes = records.pyplot().subplots(1, 3, figsize=(15, 4.5), layout="constrained")
+    plot_fractions(axes[0], found)
+    plot_training(axes[1], found, "text", "l1")
+    plot_training(axes[2], found, "image", "ce")  # its pixels restored as classes
     for axis in axes:
         axis.grid(alpha=0.3)
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
-def plot_bars(axis, found):
-    """Figures 1 and 2: from scratch and after SPT, the paper's as bars, ours as dots."""
-    s4 = "S4, from scratch", "S4, masked SPT"
-    bars = {
-        "Transformer": (MEAN6, "Transformer, from scratch", "rotary Transformer, masked SPT"),
-        "S4": (MEAN6, *s4),
-        "S4,\nPath-X-256": ("pathx256", *s4),
-    }
-    for model, init in product(("s4", "dlr"), INITS):
-        rows = [Cell(model, objective, init).row() for objective in ("none", "masked")]
-        bars[f"{NAMES[model]},\n{init}"] = TASKS4, *rows
-    for i, (words, colour) in enumerate((("from scratch", records.GREY), ("after SPT", records.BLUE))):
-        x = [place + 0.36 * (i - 0.5) for place in range(len(bars))]
-        places = [(where, rows[i]) for where, *rows in bars.values()]
-        axis.bar(x, [paper_number(*at) for at in places], 0.34, color=colour, label=f"{words}, paper")
-        ours = [average(found, *at) for at in places]
-        axis.plot(x, ours, "so"[i], color=records.ORANGE, label=f"{words}, ours")
-    axis.set(title="Figures 1 and 2", ylabel="test accuracy (%)", ylim=(40, 100))
-    axis.set_xticks(range(len(bars)), bars)
-
-
-def plot_fractions(accuracy, gain, found):
-    """Figure 3: S4 trained on few examples, and what SPT adds to it."""
+def plot_fractions(axis, found):
+    """Figure 3: S4 trained on few examples, from scratch and after SPT."""
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
-        title, lines = data.TITLES[name], {}
-        for arm, words, style in (("none", "from scratch", "o--"), ("masked", "after SPT", "o-")):
-            lines[arm] = [average(found, name, Cell("s4", arm, fraction=f).row()) for f in FRACTIONS]
-            accuracy.plot(FRACTIONS, lines[arm], style, color=colour, label=f"{title}, {words}")
-        gains = [100 * (after / before - 1) for before, after in zip(*lines.values())]
-        gain.plot(FRACTIONS, gains, "o-", color=colour, label=title)
-    for axis, words in ((accuracy, "test accuracy (%)"), (gain, "relative gain (%)")):
-        axis.set(title="Figure 3: S4", xlabel="share of the training examples", ylabel=words, xscale="log")
+        for objective, style in (("none", "o--"), ("masked", "o-")):
+            groups = {f: found.get((name, Cell("s4", objective, fraction=f).row())) for f in FRACTIONS}
+            y = {f: 100 * mean(r["test_acc"] for r in group) for f, group in groups.items() if group}
+            label = f"{data.TITLES[name]}, {NAMES[objective]}"
+            axis.plot([*y], [*y.values()], style, color=colour, label=label)
+    axis.set(title="Figure 3: S4", xlabel="share of the examples", ylabel="test accuracy (%)", xscale="log")
 
 
 def plot_training(axis, found, name, loss):
     """Figure 5: training accuracy of the Transformer against epochs, 40 % of them for the pretraining."""
-    alone = found.get((name, Cell("transformer", "none", share=0.0).row()))
-    spt = found.get((name, Cell("transformer", "masked", share=0.4, image_loss=loss).row()))
     curves = []
-    if alone:
-        curves.append((alone[0]["train_curve"], 1, "--", records.BLUE, "labels from scratch"))
-    if spt:
+    if alone := found.get((name, Cell("transformer", "none", share=0.0).row())):
+        curves.append((1, alone[0]["train_curve"], "--", records.BLUE, "labels from scratch"))
+    if spt := found.get((name, Cell("transformer", "masked", share=0.4, image_loss=loss).row())):
         first = spt[0]["pretraining"]["train_curve"]
-        curves.append((first, 1, "-", records.ORANGE, "restoring masked symbols"))
-        curves.append((spt[0]["train_curve"], 1 + len(first), "-", records.BLUE, "fine-tuning"))
-    for curve, start, style, colour, words in curves:
-        x = range(start, start + len(curve))
-        axis.plot(x, [100 * y for y in curve], style, color=colour, label=words)
+        curves.append((1, first, "-", records.ORANGE, "restoring masked symbols"))
+        curves.append((1 + len(first), spt[0]["train_curve"], "-", records.BLUE, "fine-tuning"))
+    for start, curve, style, colour, words in curves:
+        epochs = range(start, start + len(curve))
+        axis.plot(epochs, [100 * y for y in curve], style, color=colour, label=words)
     axis.set(title=f"Figure 5: {data.TITLES[name]}", xlabel="epoch", ylabel="training accuracy (%)")
 
 
@@ -807,12 +753,10 @@ FIGURES = {
     "pooling": dict(task=MEAN6, objective=("masked",), pooling=POOLINGS),  # appendix C.1.1
     "time": dict(task=("pathx",), share=(0.0, 0.5), hours=48),  # appendix D
 }
-DEFAULTS = dict(model=["transformer"], objective=["none", "masked"], init=["structured"], image_loss=["l1"])
-DEFAULTS |= dict(stride=[1])
 CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"], pooling=POOLINGS)
 
 
-def plain(name, cell, args):
+def plain(args, name, cell):
     """The cell as if flags that change nothing on this task had not been given."""
     if cell.share == 0 and cell.objective != "multitask":  # no epochs for a first half
         cell = cell._replace(objective="none")
@@ -828,51 +772,37 @@ def plain(name, cell, args):
 
 
 def cells(args, name):
-    """The cells that the flags ask for on one task, each once."""
-    wanted = DEFAULTS | ({"objective": ("masked",)} if args.smoke else {}) | FIGURES.get(args.figure, {})
-    if name not in wanted.get("task", TASKS):
-        return []
+    """The cells that the flags ask for on one task, each once. Raises UserError for one that cannot be."""
+    wanted = {flag: [value] for flag, value in Cell._field_defaults.items()}
+    wanted |= dict(model=["transformer"], objective=["masked"] if args.smoke else ["none", "masked"])
+    wanted |= FIGURES.get(args.figure, {})
     for flag in Cell._fields:
         if values := getattr(args, flag):
             wanted[flag] = common.chosen(values, CHOICES.get(flag, values))
-    there = models_of(name, args.mini)
-    if missing := [model for model in wanted["model"] if model not in there]:
-        known = ", ".join(there) or "none"
-        print(f"{data.TITLES[name]}: {', '.join(missing)} left out; models with a recipe: {known}")
-    wanted["model"] = [model for model in wanted["model"] if model in there]
-    every = (Cell(*values) for values in product(*(wanted.get(flag, [None]) for flag in Cell._fields)))
-    return list(dict.fromkeys(plain(name, cell, args) for cell in every))
-
-
-def models_of(name, mini=False):
-    """The models that have a recipe for a task."""
-    if mini and name not in MINI_EPOCHS:
+    if name not in wanted.get("task", TASKS) or (args.mini and name not in MINI_EPOCHS):
         return []
-    return [model for model, table in MODELS.items() if table["model"]["depth"][TASKS.index(name)]]
+    every = (plain(args, name, Cell(*values)) for values in product(*(wanted[flag] for flag in Cell._fields)))
+    found = [c for c in dict.fromkeys(every) if MODELS[c.model]["model"]["depth"][TASKS.index(name)]]
+    if left := [NAMES[m] for m in wanted["model"] if m not in {cell.model for cell in found}]:
+        print(f"{data.TITLES[name]}: left out, as there is no recipe: {', '.join(left)}")
+    for cell in found:
+        check(args, name, cell)
+    return found
 
 
-def check(args, chosen):
+def check(args, name, cell):
     """Raise UserError, before anything is loaded, for flags that do not go together."""
-    halves = [cell for _, cell in chosen if cell.objective not in ALONE]
-    shared = halves and (args.mini or args.steps or any(cell.share is not None for cell in halves))
-    # fmt: off
-    mistakes = [
-        (not chosen, f"--task {' '.join(args.task)}: nothing to run; not every task has every model, few "
-            "have a mini tier, and a --figure has tasks of its own"),
-        (any(cell.size and not (name in SIZED and cell.model in SIZES) for name, cell in chosen),
-            "--size goes with --task image, text or listops and --model rotary or s4"),
-        (any(name == "scifar" and c.objective == "multitask" and c.stride != 1 for name, c in chosen),
-            "--stride: multitask on sCIFAR has the paper's order only"),
-        (args.set_last_tenth and not args.mini, "--set-last-tenth: paper B's schedule has no such step"),
-        (shared and args.epochs_pretrain,
-            "--epochs-pretrain does not go with --share, --steps, --figure 5 and --mini; give --share"),
-        (shared and 1 in (args.epochs, args.steps),
-            "shares need --epochs or --steps of at least 2, one for each half"),
-    ]
-    # fmt: on
-    for made, sentence in mistakes:
-        if made:
-            raise UserError(sentence)
+    if args.set_last_tenth and not args.mini:
+        raise UserError("--set-last-tenth: paper B's schedule has no such step; leave it out")
+    if cell.size and not (name in SIZED and cell.model in SIZES):
+        raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
+    if name == "scifar" and cell.objective == "multitask" and cell.stride != 1:
+        raise UserError("--stride: multitask on sCIFAR has the paper's order only; leave it out")
+    if cell.objective not in ALONE and (args.mini or args.steps or cell.share is not None):
+        if args.epochs_pretrain:
+            raise UserError("--epochs-pretrain: here both halves have one total; give --share instead")
+        if 1 in (args.epochs, args.steps):
+            raise UserError("two halves need --epochs or --steps of at least 2")
 
 
 def make_parser():
@@ -899,7 +829,6 @@ def make_parser():
     add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
     add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
     add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
-    add("--augment", choices=("flip",), help="training augmentation of grey images (paper B has none)")
     add("--figure", choices=[*FIGURES], help="run the cells of a figure or an appendix")
     # fmt: on
     return parser
@@ -907,12 +836,12 @@ def make_parser():
 
 def main(argv=None):
     args = common.parse_args(make_parser(), argv)
-    args.pretrained = set()
     with common.exit_cleanly():
         if not args.report:
             args.hours = args.hours or FIGURES.get(args.figure, {}).get("hours")
             chosen = [(name, cell) for name in common.chosen(args.task, TASKS) for cell in cells(args, name)]
-            check(args, chosen)
+            if not chosen:
+                raise UserError(f"{' '.join(args.task)}: no such cell; look at --model, --figure, --mini")
             data.require(list(dict.fromkeys(name for name, _ in chosen)), args)
             records.run_cells(args, chosen, run_cell)
         report(args)

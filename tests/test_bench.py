@@ -10,20 +10,19 @@ import pytest
 import torch
 
 import bench
+import common
 import exp_multitask
 
 
 def test_samples_of_a_plan_are_near_its_mean():
     task = bench.stand_in("text", bench.recipe("conv-5", "text"), 50 * 16)
-    assert 1100 < float(task.lengths["train"].float().mean()) < 1500
     plan = task.plan(16, torch.Generator().manual_seed(0), True)
     short = torch.arange(3)  # what is left over at the end of an epoch
     chosen, longest = bench.sample(task, [short, *plan], 10)
-    widths = [int(task.lengths["train"][index].max()) for index in plan]
-    assert {len(index) for index in chosen} == {16}
+    chosen, widths = ([int(task.lengths["train"][index].max()) for index in x] for x in (chosen, plan))
     assert int(task.lengths["train"][longest].max()) == max(widths)
-    mean = sum(int(task.lengths["train"][index].max()) for index in chosen) / 10
-    assert mean == pytest.approx(sum(widths) / len(widths), rel=0.1)
+    assert sum(chosen) / 10 == pytest.approx(sum(widths) / len(widths), rel=0.1)
+    assert 1100 < float(task.lengths["train"].float().mean()) < 1500  # as IMDB's
 
 
 class OneLayer(torch.nn.Module):
@@ -47,14 +46,15 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
     assert bench.kept_for_backward(OneLayer(), task, 7) == by_hand
 
 
-def test_parts_print_a_table_and_write_rows(tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    step = "step --smoke --model conv-5 --task image --steps 1".split()
-    bench.main([*step, "--out", str(rows)])
-    bench.main(["memory", "--model", "s5", "--task", "text", "--out", str(rows)])
-    lines = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert [line["part"] for line in lines] == ["step", "memory"] and lines[0]["ms"] > 0
-    recipe = bench.recipe("s5", "text")
+def test_parts_print_a_table_and_write_rows(tmp_path, monkeypatch, capsys):
+    full, rows = bench.recipe, tmp_path / "rows.jsonl"
+    bench.main(["memory", "--model", "transformer", "--task", "text", "--out", str(rows)])
+    monkeypatch.setattr(bench, "recipe", lambda *cell: common.changed(full(*cell), exp_multitask.SMOKE))
+    bench.main(["step", "--model", "conv-5", "--task", "image", "--out", str(rows)])
+    memory, step = map(json.loads, rows.read_text().splitlines())
+    recipe = full("transformer", "text")
     model = exp_multitask.build(bench.stand_in("text", recipe), recipe)
-    assert lines[1]["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
-    assert "| s5    | text | 50 " in capsys.readouterr().out
+    assert memory["state GB"] == 16 * sum(p.numel() for p in model.parameters()) / 1e9
+    needs = {part: 1 + memory["state GB"] + 2 * memory["kept GB"] * part / 16 for part in (16, 8)}
+    assert needs[8] < 8 < needs[16] < 12 and memory["8 GB"] == "--micro-batch 8" and memory["12 GB"] == "all"
+    assert step["ms"] > 0 and "| transformer | text | 16 " in capsys.readouterr().out
