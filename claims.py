@@ -363,6 +363,7 @@ def difference(signed, cells, pool):
 
 # ------------------------------------------------------------------------------------------ verdicts
 
+
 class Judged(NamedTuple):
     claim: Claim
     who: str

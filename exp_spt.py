@@ -670,7 +670,7 @@ def load(args, name, cell):
 
 
 def report(args):
-    """The tables, what the pretrainings restored, the averages of Tables 1, 2 and 7, and two figures."""
+    """The tables, what the pretrainings restored, the averages of Tables 1, 2 and 7, and the figures."""
     records.report(args, __file__, "Self-pretraining", TASKS, data.TITLES, PAPER, notes=NOTES)
     if not args.report or args.against:
         return
@@ -703,26 +703,51 @@ def print_restored(found):
 
 
 def plot(found, path):
-    """Figures 3 and 5 from {(task, row): records} of the paper's budget. exp_kernels.py draws Figure 4."""
-    figure, axes = records.pyplot().subplots(1, 3, figsize=(15, 4.5), layout="constrained")
-    plot_fractions(axes[0], found)
-    plot_training(axes[1], found, "text", "l1")
-    plot_training(axes[2], found, "image", "ce")  # its pixels restored as classes
+    """Figures 1, 2, 3 and 5 from {(task, row): records} of the paper's budget; 4 is exp_kernels'."""
+    figure, axes = records.pyplot().subplots(1, 5, figsize=(26, 4.5), layout="constrained")
+    plot_bars(axes[0], found)
+    plot_fractions(axes[1], axes[2], found)
+    plot_training(axes[3], found, "text", "l1")
+    plot_training(axes[4], found, "image", "ce")  # its pixels restored as classes
     for axis in axes:
         axis.grid(alpha=0.3)
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
-def plot_fractions(axis, found):
-    """Figure 3: S4 trained on few examples, from scratch and after SPT."""
+def average(found, names, row):
+    """Our accuracy in percent over seeds, then over tasks; NaN where one is missing."""
+    groups = [found.get((name, row)) for name in names]
+    return 100 * mean(mean(r["test_acc"] for r in group) for group in groups) if all(groups) else math.nan
+
+
+def plot_bars(axis, found):
+    """Figures 1 and 2: from scratch (grey) and after SPT, the paper's as bars, ours as dots."""
+    bars = {"Transformer": (MEAN6, ("Transformer, from scratch", "rotary Transformer, masked SPT"))}
+    bars |= {"S4": (MEAN6, ("S4, from scratch", "S4, masked SPT"))}
+    for model, init in product(("s4", "dlr"), INITS):
+        rows = [Cell(model, objective, init).row() for objective in ("none", "masked")]
+        bars[f"{NAMES[model]},\n{init}"] = TASKS4, rows
+    for x, (names, rows) in enumerate(bars.values()):
+        for at, row, colour in zip((x - 0.2, x + 0.2), rows, (records.GREY, records.BLUE)):
+            axis.bar(at, MEANS[names].get(row, math.nan), 0.36, color=colour)
+            axis.plot(at, average(found, names, row), "o", color=records.ORANGE)
+    axis.set(title="Figures 1, 2: from scratch, after SPT; dots: ours", ylabel="mean test accuracy (%)", ylim=(40, 100))
+    axis.set_xticks(range(len(bars)), bars)
+
+
+def plot_fractions(accuracy, gain, found):
+    """Figure 3: S4 trained on few examples, from scratch and after SPT, and the relative gain."""
     for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
+        lines = {}
         for objective, style in (("none", "o--"), ("masked", "o-")):
-            groups = {f: found.get((name, Cell("s4", objective, fraction=f).row())) for f in FRACTIONS}
-            y = {f: 100 * mean(r["test_acc"] for r in group) for f, group in groups.items() if group}
-            label = f"{data.TITLES[name]}, {NAMES[objective]}"
-            axis.plot([*y], [*y.values()], style, color=colour, label=label)
-    axis.set(title="Figure 3: S4", xlabel="share of the examples", ylabel="test accuracy (%)", xscale="log")
+            rows = [Cell("s4", objective, fraction=f).row() for f in FRACTIONS]
+            y = lines[objective] = [average(found, [name], row) for row in rows]
+            accuracy.plot(FRACTIONS, y, style, color=colour, label=f"{data.TITLES[name]}, {NAMES[objective]}")
+        gains = [100 * (after / before - 1) for before, after in zip(*lines.values())]
+        gain.plot(FRACTIONS, gains, "o-", color=colour)
+    for axis, words in ((accuracy, "test accuracy (%)"), (gain, "relative gain (%)")):
+        axis.set(title="Figure 3: S4", xlabel="share of the examples", ylabel=words, xscale="log")
 
 
 def plot_training(axis, found, name, loss):
