@@ -732,7 +732,8 @@ def plot_bars(axis, found):
         for at, row, colour in zip((x - 0.2, x + 0.2), rows, (records.GREY, records.BLUE)):
             axis.bar(at, MEANS[names].get(row, math.nan), 0.36, color=colour)
             axis.plot(at, average(found, names, row), "o", color=records.ORANGE)
-    axis.set(title="Figures 1, 2: from scratch, after SPT; dots: ours", ylabel="mean test accuracy (%)", ylim=(40, 100))
+    axis.set(title="Figures 1, 2: from scratch, after SPT; dots: ours", ylim=(40, 100))
+    axis.set_ylabel("mean test accuracy (%)")
     axis.set_xticks(range(len(bars)), bars)
 
 
