@@ -1,20 +1,19 @@
 """Appendix B of paper A: what has a model that reaches 63 % on ListOps learnt?
 
-    python exp_listops.py                        the rules below on our data, and the three figures
+    python exp_listops.py                        the rules below on our data, and the figure
     python exp_listops.py --mini                 the same for expressions of 20 to 96 tokens
-    python exp_listops.py --figure 3 --checkpoint runs/.../best.pt   one figure, of one model
+    python exp_listops.py --figure 3 --checkpoint runs/.../best.pt   the figure alone, of one model
     python exp_listops.py --report               the rules beside the paper's numbers
 
-Figure 1: labels by root operation. Figure 2: accuracy of a trained model minus that of a greedy rule that
-answers the root operation's commonest label (MIN 0, MAX 9, MED 4; SM at random). Figure 3: the model's
-accuracy by root operation and label. The model is --checkpoint, or the best finished ListOps run in --out.
+The rules put 63 % in its place: always 0 gets 17 %, the root rule, which answers the root operation's
+commonest label, 36 %; solving the root exactly and guessing its arguments by THEIR operation gets 59 %,
+solving two levels 73 %. Expressions are ten levels deep. A minute on a CPU, the first time with ListOps to
+generate; `--smoke` seconds.
 
-The rules put 63 % in its place: always 0 gets 17 %, the root rule 36 %; solving the root exactly and
-guessing its arguments by THEIR operation gets 59 %, solving two levels 73 %. Expressions are ten levels
-deep. Rules and Figure 1 take a minute on a CPU, the first time with ListOps to generate; `--smoke` seconds.
+The figure (the paper's Figure 3): a model's accuracy by root operation and label. The model is --checkpoint,
+or the best finished ListOps run in --out.
 """
 
-import math
 import statistics
 import time
 from itertools import product
@@ -112,17 +111,13 @@ def trained_model(args):
 
 
 def rebuilt(path):
-    """(name, model) of a best.pt that any of the scripts has written. Raises UserError for another task's."""
+    """(name, model) of a best.pt that any of the scripts has written. Raises UserError for that of another
+    task, of a pretraining, or of symbols in another order."""
     model, state = records.rebuilt(path, models.SequenceModel)
-    arguments, hp, why = model.arguments, state.get("hp", {}), ""
-    if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
-        why = "is of another task"
-    elif "objective" in hp:
-        why = "is pretrained only and has no trained classifier"
-    elif hp.get("stride", 1) != 1:
-        why = "was trained on symbols in another order"
-    if why:
-        raise common.UserError(f"{path} {why}; give the best.pt of another ListOps run")
+    arguments, hp = model.arguments, state.get("hp", {})
+    listops = arguments["classes"] == 10 and arguments["vocab"] in (17, 18)  # 18: with a mask (exp_spt)
+    if not listops or "objective" in hp or hp.get("stride", 1) != 1:
+        raise common.UserError(f"{path} is no trained classifier of ListOps; give the best.pt of another run")
     return arguments["block"], model
 
 
@@ -165,83 +160,32 @@ def report(args):
     print("number of arguments is cut to a whole number, as in the data), SM a random digit.")
 
 
-# ------------------------------------------------------------------------------------------ the figures
+# ------------------------------------------------------------------------------------------ the figure
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(heights, titles, numbers, ylabel, title, path):
-    """Bars (4, 10), a panel for each root operation, a bar for each label; `numbers` above them."""
-    figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
-    for i, axis in enumerate(axes):
-        axis.set(xticks=range(10), xlabel="label", axisbelow=True, title=f"root {OPERATIONS[i]}: {titles[i]}")
-        axis.grid(axis="y", alpha=0.3)
-        hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
-        bars = axis.bar(range(10), heights[i], color=COLOURS[i], hatch=hatch, edgecolor="white")
-        axis.bar_label(bars, numbers[i], padding=2, fontsize=7)
-        axis.margins(y=0.1)
-    axes[0].set_ylabel(ylabel)
-    figure.suptitle(f"{title} (hatched: the greedy answer)")
-    records.save_figure(figure, path)
-
-
-def plot_labels(task, path):
-    """Figure 1: training examples with each label, by root operation."""
-    roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
-    counts = counted(roots.numpy(), task.train.label.numpy())
-    titles = [f"{row.max() / max(1, row.sum()):.1%} are {row.argmax()}" for row in counts]
-    title = "ListOps: the root operation alone tells much about the label, except for SM"
-    four_panels(counts, titles, counts, "training examples", title, path)
-
-
-def plot_gain(roots, labels, predicted, name, path):
-    """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    figure, axis = records.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
-    for operation, greedy_label in enumerate(GREEDY):
-        here = roots == operation
-        n = max(1, here.sum())
-        model = (predicted == labels)[here].sum() / n
-        greedy = (labels[here] == greedy_label).sum() / n if greedy_label >= 0 else 0.1
-        error = 100 * math.sqrt(model * (1 - model) / n)
-        bar = axis.bar(operation, 100 * (model - greedy), yerr=error, capsize=4, color=COLOURS[operation])
-        axis.bar_label(bar, [f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %"], padding=3, fontsize=8)
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.margins(y=0.15)
-    axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
-    axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
-    records.save_figure(figure, path)
-
-
-def plot_breakdown(roots, labels, predicted, name, path):
-    """Figure 3: accuracy of the model for each root operation and label; the numbers are examples."""
+def draw(args, task, chosen):
+    """Figure 3: accuracy of a model for each root operation and label; the numbers are examples."""
+    name, model = chosen
+    roots, labels, predicted = predictions(model, task, "test", args)
     right = predicted == labels
     counts, hits = counted(roots, labels), counted(roots[right], labels[right])
-    titles = [f"{share:.1%} right" for share in hits.sum(1) / counts.sum(1).clip(1)]
+    shares = hits.sum(1) / counts.sum(1).clip(1)
+    figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
+    for i, axis in enumerate(axes):
+        title = f"root {OPERATIONS[i]}: {shares[i]:.1%} right"
+        axis.set(xticks=range(10), xlabel="label", axisbelow=True, title=title)
+        axis.grid(axis="y", alpha=0.3)
+        hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
+        heights = 100 * hits[i] / counts[i].clip(1)
+        bars = axis.bar(range(10), heights, color=COLOURS[i], hatch=hatch, edgecolor="white")
+        axis.bar_label(bars, counts[i], padding=2, fontsize=7)
+        axis.margins(y=0.1)
+    axes[0].set_ylabel("accuracy (%)")
     title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
-    four_panels(100 * hits / counts.clip(1), titles, counts, "accuracy (%)", title, path)
-
-
-def draw(args, task, figures, chosen):
-    """`chosen`: (name, model) for Figures 2 and 3, or None for the best finished run's."""
-    if 1 in figures:
-        plot_labels(task, args.out / "listops-figure1.png")
-    if figures == {1}:
-        return
-    chosen = chosen or trained_model(args)
-    if not chosen and args.smoke:
-        size = dict(depth=2, d_model=16, d_hidden=16, kernel=5, vocab=task.vocab, classes=task.classes)
-        chosen = "conv, untrained", models.SequenceModel("conv", **size)
-    if not chosen:
-        missing = f"Figures 2 and 3 need a trained model and {args.out} has no finished ListOps run: give "
-        missing += "--checkpoint, or train one: python exp_multitask.py --task listops --model transformer"
-        if args.figure:  # it was asked for
-            raise common.UserError(missing)
-        return print(missing)
-    answers = predictions(chosen[1], task, "test", args)
-    for number, plot in ((2, plot_gain), (3, plot_breakdown)):
-        if number in figures:
-            plot(*answers, chosen[0], args.out / f"listops-figure{number}.png")
+    figure.suptitle(f"{title} (hatched: the greedy answer)")
+    records.save_figure(figure, args.out / "listops-figure3.png")
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -250,24 +194,30 @@ def draw(args, task, figures, chosen):
 def main(argv=None):
     parser = common.make_parser(__doc__, ("listops",), techniques=False, trains=False)
     # fmt: off
-    parser.add_argument("--figure", nargs="+", type=int, choices=(1, 2, 3),
-        help="draw only these (default: measure the rules and draw all)")
+    parser.add_argument("--figure", type=int, choices=(3,),
+        help="draw Figure 3 only (default: measure the rules and draw it)")
     parser.add_argument("--checkpoint", type=Path, metavar="FILE",
-        help="best.pt of the ListOps model for Figures 2 and 3")
+        help="best.pt of the ListOps model for the figure")
     # fmt: on
     parser.set_defaults(task=["listops"])
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
         if args.report:
             return report(args)
-        figures = {*(args.figure or (1, 2, 3))}
-        chosen = rebuilt(args.checkpoint) if args.checkpoint else None  # refused now, not after the rules
+        chosen = rebuilt(args.checkpoint) if args.checkpoint else trained_model(args)
+        missing = f"the figure needs a trained model and {args.out} has no finished ListOps run: give "
+        missing += "--checkpoint, or train one: python exp_multitask.py --task listops --model transformer"
+        if args.figure and not chosen:
+            raise common.UserError(missing)
         task = data.load_for(args, "listops", {"train": {"technique": None}}, args.seed)
         if chosen and (chosen[1].arguments["max_length"] or task.max_length) < task.max_length:
             raise common.UserError(f"{args.checkpoint} is for shorter expressions; give --mini")
         if not args.figure:
             records.run_cells(args, product([task], RULES), run_cell)
-        draw(args, task, figures, chosen)
+        if chosen:
+            draw(args, task, chosen)
+        else:
+            print(missing)
 
 
 if __name__ == "__main__":
