@@ -165,18 +165,19 @@ def both(scores):
 
 
 def easing(centred, penalty, factor, classes):
-    """For a dense matrix: the map (columns, columns) from z to inner that gives `fit` about the same curvature
-    in all directions. Columns as alike as the counts of pixels would else take thousands of steps."""
+    """For a dense matrix: the map (columns, columns) from z to inner that gives about the same curvature in all
+    directions of z. Columns as alike as the counts of pixels would else take hundreds of steps."""
     share = factor.square().mean(1).sqrt()
     covariance = share[:, None] * (centred.T @ centred / len(centred)).double() * share
     covariance.diagonal().add_(penalty / len(centred) / ((1 - 1 / classes) / classes))
     return torch.linalg.inv(torch.linalg.cholesky(covariance)).T.to(centred.dtype)
 
 
-def fit(matrix, transpose, label, classes, penalty, factor):
+def fit(matrix, transpose, label, classes, penalty, factor, begin=None):
     """Logistic regression by L-BFGS: the minimum of sum(losses) + penalty / 2 * sum(inner^2), where
-    weight = factor * inner -> (weight (columns, scores), bias (scores,), rows of the record). It ends where
-    the gradient's norm is BOUND of that where all weights are 0, or after MOST steps: the rows say which."""
+    weight = factor * inner -> (weight (columns, scores), bias (scores,), rows of the record, where it ended).
+    It ends where the gradient's norm is BOUND of that where all weights are 0, or after MOST steps: the rows
+    say which. begin: where another fit ended."""
     n, outputs, kind = len(label), 1 if classes == 2 else classes, dict(dtype=matrix.dtype)
     mean = (transpose @ torch.full((n, 1), 1 / n, **kind)).T
     ease = None if matrix.is_sparse_csr else easing(matrix - mean, penalty, factor, classes)
@@ -203,13 +204,16 @@ def fit(matrix, transpose, label, classes, penalty, factor):
         return math.hypot(z.grad.norm(), middle.grad.norm())
 
     loss, steps = closure(), 0
-    start = norm()
-    while norm() > BOUND * start and steps < MOST:
+    at_zero = norm()
+    if begin:
+        z.data, middle.data = (part.detach().clone() for part in begin)
+        loss = closure()
+    while norm() > BOUND * at_zero and steps < MOST:
         optimizer.step(closure)
         loss, steps = closure(), steps + 10
     _, weight, bias = model()
-    rows = {"penalty": penalty, "loss": loss.item(), "gradient": norm() / start, "steps": steps}
-    return weight.detach(), bias.detach(), rows
+    rows = {"penalty": penalty, "loss": loss.item(), "gradient": norm() / at_zero, "steps": steps}
+    return weight.detach(), bias.detach(), rows, (z, middle)
 
 
 def learn(task, lags, weights, start=False):
@@ -226,9 +230,9 @@ def learn(task, lags, weights, start=False):
     label, factor = task.train.label, torch.ones(len(known), 1)
     if weights == "bayes":
         factor = log_ratios(transpose, label, task.classes)
-    best, tried = {"val_acc": -1}, {}
+    best, tried, end = {"val_acc": -1}, {}, None
     for penalty in PENALTIES:
-        weight, bias, got = fit(matrix["train"], transpose, label, task.classes, penalty, factor)
+        weight, bias, got, end = fit(matrix["train"], transpose, label, task.classes, penalty, factor, end)
         for split, x in matrix.items():
             right = both(x @ weight + bias).argmax(1) == task.splits[split].label
             got[f"{split}_acc"] = right.double().mean().item()

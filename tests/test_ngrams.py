@@ -108,7 +108,7 @@ def newton(x, label, classes, penalty, factor):
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_the_optimum_is_newtons(sparse, classes, weighted, monkeypatch):
-    """Loss to 1e-8, and the norm of the gradient below the bound."""
+    """Loss to 1e-8, the gradient below the bound; from zeros and from another penalty."""
     monkeypatch.setattr(exp_ngrams, "BOUND", 1e-6)
     draw = torch.Generator().manual_seed(1)
     x = torch.rand(60, 5, generator=draw, dtype=torch.float64)
@@ -119,9 +119,11 @@ def test_the_optimum_is_newtons(sparse, classes, weighted, monkeypatch):
         factor = torch.randn(5, 1 if classes == 2 else classes, generator=draw, dtype=torch.float64)
     matrix, transpose = (x.to_sparse_csr(), x.T.to_sparse_csr()) if sparse else (x, x.T)
     loss, inner = newton(x, label, classes, 0.3, factor)
-    weight, _, rows = exp_ngrams.fit(matrix, transpose, label, classes, 0.3, factor)
-    assert rows["loss"] == pytest.approx(loss, abs=1e-8) and rows["gradient"] < 1e-6
-    torch.testing.assert_close(weight, factor * inner, atol=1e-4, rtol=0)
+    begin = exp_ngrams.fit(matrix, transpose, label, classes, 5.0, factor)[-1]
+    for start in (None, begin):
+        weight, _, rows, _ = exp_ngrams.fit(matrix, transpose, label, classes, 0.3, factor, start)
+        assert rows["loss"] == pytest.approx(loss, abs=1e-8) and rows["gradient"] < 1e-6
+        torch.testing.assert_close(weight, factor * inner, atol=1e-4, rtol=0)
 
 
 def test_pairs_are_the_differences_and_products_of_their_vectors():
