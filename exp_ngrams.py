@@ -165,8 +165,8 @@ def both(scores):
 
 
 def easing(centred, penalty, factor, classes):
-    """For a dense matrix: the map (columns, columns) from z to inner that gives about the same curvature in all
-    directions of z. Columns as alike as the counts of pixels would else take hundreds of steps."""
+    """For a dense matrix: the map (columns, columns) from z to inner that gives about the same curvature in
+    all directions of z. Columns as alike as the counts of pixels would else take hundreds of steps."""
     share = factor.square().mean(1).sqrt()
     covariance = share[:, None] * (centred.T @ centred / len(centred)).double() * share
     covariance.diagonal().add_(penalty / len(centred) / ((1 - 1 / classes) / classes))
