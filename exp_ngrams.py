@@ -433,7 +433,7 @@ def lags(text):
     return " ".join(map(str, numbers))
 
 
-def make_parser():
+def main(argv=None):
     parser = argparse.ArgumentParser(
         usage="python %(prog)s --task TASK [TASK ...] [flags]", description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -459,11 +459,7 @@ def make_parser():
     add("--fresh", action="store_true", help="start over: ignore this cell's record")
     # fmt: on
     parser.set_defaults(mini=False)  # common and records ask
-    return parser
-
-
-def main(argv=None):
-    args = common.read_args(make_parser(), argv)
+    args = common.read_args(parser, argv)
     warnings.filterwarnings("ignore", "Sparse")  # torch calls its CSR matrices a beta
     with common.exit_cleanly():
         if args.report:
