@@ -6,17 +6,14 @@ measure of the range that a trained model uses.
     python exp_range.py --task text --mini --figure range     the measure, of all finished models
     python exp_range.py --report --mini                       the dial's tables and figures
 
-The dial writes a document of L symbols into rows of s and reads it by columns. Symbols, labels and lengths
-stay; neighbours come to lie L / s apart, and what becomes neighbours was s apart. s = 1 is the paper's task;
-random is one fixed order; rotated and random-rotated also rotate each document by a number of its own, so
-that distances to the ends tell nothing. A bag of symbols (K = 1) notices no order. A model trains as in its
-own script; on mini Image all train alike and shorter. --no-techniques: restoring bytes costs models of this
-size more than the dial.
+The dial writes a document of L symbols into rows of s and reads it by columns: neighbours come to lie L / s
+apart, and what was s apart becomes neighbours. s = 1 is the paper's task; random is one fixed order; rotated
+and random-rotated also rotate each document by a number of its own, so that distances to the ends tell
+nothing. A bag of symbols (K = 1) notices no order. A model trains as in its own script; on mini Image all
+train alike and shorter. --no-techniques: restoring bytes costs models of this size more than the dial.
 
-The measure: how much do two positions interact in the answer? It is the mixed second difference
-|f(ij) - f(i) - f(j) + f(0)| of the true class's logit f, where f(i) has symbol i exchanged for one from
-elsewhere, and its mean distance sum d |I| / sum |I| (as in City-Networks). With mean pooling first
-derivatives say little. A stack of convolutions must be 0 beyond twice its reach.
+The measure: how much do two positions interact in the answer? See `interactions`. With mean pooling first
+derivatives say little.
 """
 
 from itertools import product
@@ -74,22 +71,17 @@ def row_and_table(args, name, model, kernel, stride):
     return f"{row}, s={stride}", recipe
 
 
-def build(task, recipe):
-    denoise = recipe["train"]["technique"] == "denoise"
-    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
-
-
 def run_cell(args, name, model, kernel, stride, seed):
     cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
-    if args.no_techniques:
-        cell["techniques"] = "no"
+    cell |= {"techniques": "no"} if args.no_techniques else {}
     row, table = row_and_table(args, name, model, kernel, stride)
     recipe = common.flagged(args, table, SMOKE)
     task = data.load_for(args, name, recipe, seed)
+    size = task.sizes | {"denoise": recipe["train"]["technique"] == "denoise"}
     print(f"\n{row}")
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
-        build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
+        build=lambda: models.SequenceModel(**recipe["model"], **size), loss_fn=common.multitask_loss,
     )  # fmt: skip
 
 
@@ -100,11 +92,12 @@ DISTANCES = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 90, 128, 181, 255)
 
 @torch.no_grad()
 def interactions(model, task, distances, examples=64, seed=0, shuffle=False):
-    """Mean |f(ij) - f(i) - f(j) + f(0)| at each distance j - i, (n,) float64 numpy.
+    """How much two positions interact: the mixed second difference |f(ij) - f(i) - f(j) + f(0)| of the true
+    class's logit f (of two classes the only one), where f(i) has symbol i exchanged for one from elsewhere in
+    the document. Its mean at each distance j - i, (n,) float64 numpy.
 
-    f is the logit of the true class (of two classes the only one), in float64. Positions are drawn anew for
-    every distance; the symbols put there are drawn from the same documents. shuffle: the control, every
-    document's symbols in random order.
+    Positions are drawn anew for every distance. shuffle: the control, every document in random order. A stack
+    of convolutions must be 0 beyond twice its reach.
     """
     model, draw = model.double().eval(), torch.Generator().manual_seed(seed)
     longest = task.lengths["test"].argsort(descending=True, stable=True)[: 4 * examples]
@@ -141,8 +134,8 @@ def interactions(model, task, distances, examples=64, seed=0, shuffle=False):
 
 
 def summarised(distances, sizes, L):
-    """(mean distance, distance that holds 90 %) of the interaction of all pairs of L positions; `sizes` are
-    interpolated between the measured distances."""
+    """(mean distance, distance that holds 90 %) of the interaction of all pairs of L positions (as in
+    City-Networks); `sizes` are interpolated between the measured distances."""
     every = np.arange(1, min(L, max(distances) + 1))
     weight = np.interp(every, distances, sizes) * (L - every)  # there are L - d pairs at distance d
     share = weight.cumsum() / weight.sum()
@@ -152,33 +145,31 @@ def summarised(distances, sizes, L):
 def measure(args, name):
     """Interaction against distance for every finished model of a task, of a row the one that validated best:
     a table and a figure."""
-    runs, table, curves = {}, [], {}
+    runs, table, title = {}, [], data.TITLES[name]
     for r in records.finished_runs(args, name, (records.experiment(__file__), *ALSO)):
         row = r["row"].removesuffix(", s=1")
         if r["hp"]["train"].get("stride", 1) == 1:
             runs[row] = max(r, runs.get(row, r), key=lambda run: run["val_acc"])
-    title = data.TITLES[name]
     if not runs:
         raise common.UserError(f"no finished run of {title} in {args.out}; train one first")
     task = data.load_for(args, name, {"train": {"technique": None}}, seed=0)
     distances = [d for d in DISTANCES if d < task.max_length]
-    for row, r in runs.items():
-        model, state = records.rebuilt(args.out / r["run"] / "best.pt", models.SequenceModel)
-        torch.manual_seed(0)
-        start = models.SequenceModel(**state["arguments"])
-        kinds = ("trained", model, False), ("untrained", start, False), ("shuffled", model, True)
-        for kind, network, shuffle in kinds:
-            sizes = curves[row, kind] = interactions(network, task, distances, shuffle=shuffle)
-            mean, most = summarised(distances, sizes, task.max_length)
-            table.append([f"{row}, {r['test_acc']:.1%}", kind, f"{mean:.0f}", most])
-    print(f"### Range of trained models, {title}\n")
-    print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     figure, axis = axes(f"{title}: how far apart do positions interact?")
     axis.plot([], [], "k:", label="before training")
-    for i, row in enumerate(runs):
-        for kind, style, label in (("trained", ".-", row), ("untrained", ":", None)):
-            y = curves[row, kind] / max(curves[row, kind].max(), 1e-300)
-            axis.plot(distances, y, style, color=colour(row, i), label=label)
+    for i, (row, r) in enumerate(runs.items()):
+        trained, state = records.rebuilt(args.out / r["run"] / "best.pt", models.SequenceModel)
+        torch.manual_seed(0)
+        start = models.SequenceModel(**state["arguments"])
+        for kind, model in (("trained", trained), ("untrained", start), ("shuffled", trained)):
+            sizes = interactions(model, task, distances, shuffle=kind == "shuffled")
+            mean, most = summarised(distances, sizes, task.max_length)
+            table.append([f"{row}, {r['test_acc']:.1%}", kind, f"{mean:.0f}", most])
+            if kind != "shuffled":
+                style, label = (".-", row) if kind == "trained" else (":", None)
+                y = sizes / max(sizes.max(), 1e-300)
+                axis.plot(distances, y, style, color=colour(row, i), label=label)
+    print(f"### Range of trained models, {title}\n")
+    print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
     axis.set(xlabel="distance of two positions (symbols)", ylabel="interaction / its maximum")
     records.legend_below(figure, [axis])
@@ -214,7 +205,7 @@ def of_the_dial(found):
     the other scripts' at s = 1."""
     exp, tables, known = records.experiment(__file__), {}, []
     for r in found:
-        if r["exp"] == exp or r["exp"] in ALSO:
+        if r["exp"] in (exp, *ALSO):
             train = {"stride": 1} | r["hp"]["train"]  # only our own records say it
             known.append(r | {"hp": r["hp"] | {"train": train}})
     for r in records.rows_of(known, exp, ALSO):
@@ -247,9 +238,8 @@ def report(args):
 
 
 def print_dial(name, tier, yours, ours, path):
-    """The tables of one task, and their figure."""
-    orders = {order for _, order in (*yours, *ours)}
-    L = data.length(name, tier == "mini")
+    """The tables of one task, and their figure: this repository's runs as lines, yours as crosses."""
+    orders, L = {order for _, order in (*yours, *ours)}, data.length(name, tier == "mini")
     apart = {s: max(1, L // s) if s > 1 else 1 for s in orders - {*ORDERS}}
     words = {s: f"{apart[s]} apart" for s in sorted(apart, key=apart.get)}
     words |= {s: text for s, text in ORDERS.items() if s in orders}
@@ -260,23 +250,19 @@ def print_dial(name, tier, yours, ours, path):
             table = [[row, *(records.summary(cells.get((row, s), [])) for s in words)] for row in rows]
             print(f"{whose}; former neighbours are\n")
             print(records.markdown(["", *words.values()], [["--stride", *words], *table]) + "\n")
-    plot_dial(yours, ours, data.TITLES[name], {s: words[s] for s in words if s not in data.ROTATED}, path)
-
-
-def plot_dial(yours, ours, title, words, path):
-    """Accuracy in each of some orders, {order: words}: this repository's runs as lines, yours as crosses."""
-    figure, axis = axes(f"{title}: what if neighbours are sent far apart?")
+    figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart?")
+    drawn = [s for s in words if s not in data.ROTATED]
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
         for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):
-            x = [x for x, s in enumerate(words) if (row, s) in cells]
-            groups = [cells[row, s] for s in words if (row, s) in cells]
-            if groups:
+            x = [x for x, s in enumerate(drawn) if (row, s) in cells]
+            if x:
+                groups = [cells[row, drawn[at]] for at in x]
                 y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                 label = row.replace(", no techniques", "") + whose
                 axis.errorbar(x, y, yerr=error, fmt=marker, color=colour(row, i), label=label)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
-    axis.set_xticks(range(len(words)), words.values())
+    axis.set_xticks(range(len(drawn)), [words[s] for s in drawn])
     axis.set_xlabel("how far apart former neighbours lie (positions)")
     axis.set_ylabel("test accuracy (%) and its standard error")
     records.legend_below(figure, [axis])

@@ -5,7 +5,7 @@
     python exp_mine.py --task majority --mini --steps 60
     python exp_mine.py --report
 
-A block, a task, a table, one cell: docs/new-experiment.md explains them.
+docs/new-experiment.md explains its parts.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""exp_ngrams.py: features against plain dicts, the optimum against Newton's. pytest tests/test_ngrams.py"""
+"""exp_ngrams.py: vectors against plain dicts, the optimum against Newton's. pytest tests/test_ngrams.py"""
 
 import math
 from collections import Counter
@@ -10,7 +10,6 @@ from conftest import exit_code, lines_of
 import data
 import exp_ngrams
 import records
-from exp_ngrams import columns_of, counted, documents
 
 torch.set_num_threads(1)
 
@@ -32,21 +31,20 @@ def random_texts(n, alphabet, lengths, seed=0):
     return [torch.randint(97, 97 + alphabet, (size,), generator=draw).tolist() for size in sizes]
 
 
-def grams_of(text, lags):
-    return [tuple(text[i + lag] for lag in lags) for i in range(len(text) - max(lags))]
-
-
-def as_dict(counts):
-    columns = zip(counts.document.tolist(), counts.column.tolist())
-    return dict(zip(columns, counts.count.tolist(), strict=True))
+def table_of(found):
+    """Vectors as {(document, column): value}."""
+    return {
+        (i, c): v for i, (cs, vs) in enumerate(found) for c, v in zip(cs.tolist(), vs.tolist(), strict=True)
+    }
 
 
 @pytest.mark.parametrize("lags", [[0], [0, 1], [0, 1, 2, 3, 4], [0, 3, 6], [0, 1, 32]])
-def test_counts_are_those_of_a_plain_dict(lags, monkeypatch):
-    """Cut at 40 symbols, in several pieces, some documents shorter than the n-gram: nothing crosses a border.
-    Hashed to 2^12 places: the dict's n-grams by Python's own whole numbers, and collisions are counted."""
-    monkeypatch.setattr(exp_ngrams, "CHUNK", 200)
-    texts, bits = random_texts(40, 4, (1, 60)), 12
+def test_vectors_are_those_of_a_plain_dict(lags, monkeypatch):
+    """Cut at 40 symbols, some documents shorter than the n-gram. Hashed to 2^12 places: the dict's n-grams by
+    Python's own whole numbers, and collisions are counted."""
+    bits = 12
+    monkeypatch.setitem(exp_ngrams.TABLE_BITS, 2, bits)
+    texts = random_texts(40, 4, (1, 60))
     task = task_of(texts, [i % 2 for i in range(40)], max_length=40)
 
     def place(gram):
@@ -60,30 +58,31 @@ def test_counts_are_those_of_a_plain_dict(lags, monkeypatch):
             key = (key ^ (signed >> 32) % 2**64) * 0xBF58476D1CE4E5B9 % 2**64
         return key >> (64 - bits)
 
-    wanted, grams = Counter(), set()
-    for i, text in enumerate(texts[:20]):
-        wanted.update((i, place(gram)) for gram in grams_of(text[:40], lags))
-        grams.update(grams_of(text[:40], lags))
-    assert as_dict(counted(task, "train", lags, bits)) == wanted
+    counts, presence, grams = {}, {}, set()
+    for i, text in enumerate(text[:40] for text in texts[:20]):
+        found = [tuple(text[j + lag] for lag in lags) for j in range(len(text) - max(lags))]
+        grams.update(found)
+        had = Counter(map(place, found))
+        counts |= {(i, column): math.sqrt(n / len(found)) for column, n in had.items()}
+        presence |= {(i, column): 1 / math.sqrt(len(had)) for column in had}
+    for weights, wanted in (("counts", counts), ("presence", presence)):
+        cell = {"lags": " ".join(map(str, lags)), "weights": weights}
+        assert table_of(exp_ngrams.vectors(task, "train", cell)) == pytest.approx(wanted)
     collisions = len(grams) - len({place(gram) for gram in grams})
     expected = len(grams) - 2**bits * (1 - (1 - 2**-bits) ** len(grams))
     assert collisions <= expected + 4 * math.sqrt(expected) + 1
 
 
-def test_grey_levels_colours_and_the_start_symbol():
-    pixels = [[0, 31, 32, 255], [64, 128, 200, 7]] * 4
-    task = task_of(pixels, [0, 1] * 4, "image", 4)
-    [piece] = documents(task, "train", 8, False)
-    assert piece.symbols.tolist() == [0, 0, 1, 7, 2, 4, 6, 0] * 2 and piece.alphabet == 8
-    colours = task_of([[0, 32, 64, 255, 0, 0]] * 8, [0, 1] * 4, "scifar", 6)
-    [piece] = documents(colours, "train", 8, False)
-    assert piece.symbols[:2].tolist() == [0 + 1 * 8 + 2 * 64, 7] and piece.length.tolist() == [2] * 4
-    listops = task_of([[1, 2], [3]] * 4, [0, 1] * 4, "listops", 4)
-    [piece] = documents(listops, "train", 8, True)
-    start = piece.alphabet - 1
-    assert piece.symbols.tolist() == [start, 1, 2, start, 3] * 2 and piece.length.tolist() == [3, 2] * 2
-    _, document, _ = columns_of(piece, [0, 1], 18)
-    assert document.tolist() == [0, 0, 1, 2, 2, 3]
+@pytest.mark.parametrize("name, text, cell, wanted", [
+    ("image", [0, 31, 32, 255, 64, 128, 200, 7], {}, [0, 0, 1, 7, 2, 4, 6, 0]),
+    ("image", [0, 15, 16, 255, 64, 128, 200, 7], {"levels": 16}, [0, 0, 1, 15, 4, 8, 12, 0]),
+    ("scifar", [0, 32, 64, 255, 0, 0], {}, [0 + 1 * 8 + 2 * 64, 7]),
+    ("listops", [1, 2, 3, 4, 5], {"start": "yes"}, [15, 1, 2, 3, 4]),
+])  # fmt: skip
+def test_grey_levels_colours_and_the_start_symbol(name, text, cell, wanted):
+    """And a text is cut before the start symbol stands in front."""
+    task = task_of([text] * 8, [0, 1] * 4, name, max_length=4 if cell.get("start") else 8)
+    assert exp_ngrams.symbols_of(torch.tensor(text, dtype=torch.uint8), task, cell).tolist() == wanted
 
 
 def newton(x, label, classes, penalty, factor):
@@ -110,51 +109,51 @@ def newton(x, label, classes, penalty, factor):
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_optimum_is_newtons(sparse, classes, weighted):
-    """Loss to 1e-8, and the norm of the gradient below the bound; from zeros and from another penalty."""
+def test_the_optimum_is_newtons(sparse, classes, weighted, monkeypatch):
+    """Loss to 1e-8, the gradient below the bound; from zeros and from another penalty."""
+    monkeypatch.setattr(exp_ngrams, "BOUND", 1e-6)
     draw = torch.Generator().manual_seed(1)
     x = torch.rand(60, 5, generator=draw, dtype=torch.float64)
     x = x * (torch.rand(60, 5, generator=draw) < 0.6)
     label = torch.randint(classes, (60,), generator=draw)
-    outputs = 1 if classes == 2 else classes
-    factor = torch.randn(5, outputs, generator=draw, dtype=torch.float64) if weighted else 1.0
-    rows = exp_ngrams.dense_rows(x)
-    if sparse:
-        rows = exp_ngrams.Rows(x.to_sparse_csr(), x.T.to_sparse_csr())
-    begin = exp_ngrams.fit(rows, label, classes, 5.0, factor)
+    factor = torch.ones(5, 1, dtype=torch.float64)
+    if weighted:
+        factor = torch.randn(5, 1 if classes == 2 else classes, generator=draw, dtype=torch.float64)
+    matrix, transpose = (x.to_sparse_csr(), x.T.to_sparse_csr()) if sparse else (x, x.T)
     loss, inner = newton(x, label, classes, 0.3, factor)
+    begin = exp_ngrams.fit(matrix, transpose, label, classes, 5.0, factor)[-1]
     for start in (None, begin):
-        model = exp_ngrams.fit(rows, label, classes, 0.3, factor, begin=start, bound=1e-6)
-        assert model.loss == pytest.approx(loss, abs=1e-8) and model.gradient < 1e-6
-        torch.testing.assert_close(model.inner, inner, atol=1e-4, rtol=0)
+        weight, _, rows, _ = exp_ngrams.fit(matrix, transpose, label, classes, 0.3, factor, start)
+        assert rows["loss"] == pytest.approx(loss, abs=1e-8) and rows["gradient"] < 1e-6
+        torch.testing.assert_close(weight, factor * inner, atol=1e-4, rtol=0)
 
 
 def test_pairs_are_the_differences_and_products_of_their_vectors():
     texts = random_texts(24, 5, (5, 12))
+    cell = {"n": 1, "gap": 1, "weights": "counts"}
+    singles = exp_ngrams.vectors(task_of(texts * 2, [0, 1] * 24), "train", cell)
     tokens, offsets = data.ragged([bytes(text) for text in texts])
     split = data.Split(tokens, offsets, torch.arange(12) % 2)
     task = data.Task("retrieval", **data.SHAPES["retrieval"], train=split, val=split, test=split,
                      source={"hash": "0"})  # fmt: skip
-    counts = counted(task, "train", [0], 22)
-    value = exp_ngrams.scaled(counts, "counts")
-    x = torch.zeros(24, 256)
-    x[counts.document.long(), counts.column.long()] = value
-    made, value = exp_ngrams.paired(counts, value, 256)
-    found = torch.zeros(12, 512)
-    found[made.document.long(), made.column.long()] = value
+    x, found = torch.zeros(24, 256), torch.zeros(12, 512)
+    for (i, column), value in table_of(singles).items():
+        x[i, column] = value
+    for (i, column), value in table_of(exp_ngrams.vectors(task, "train", cell)).items():
+        found[i, column % 256 + 256 * (column >= 1 << 22)] = value
     torch.testing.assert_close(found, torch.cat([(x[::2] - x[1::2]).abs(), x[::2] * x[1::2]], 1))
-    assert torch.allclose(x.norm(dim=1), torch.ones(24))
 
 
+@pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_log_ratios_are_those_of_naive_bayes(classes):
-    document, column = torch.tensor([0, 0, 1, 2, 2, 3, 4]), torch.tensor([0, 1, 0, 1, 2, 2, 0])
+def test_log_ratios_are_those_of_naive_bayes(sparse, classes):
     label = torch.tensor([0, 1, 1, 0, classes - 1])
-    found = exp_ngrams.log_ratios(document, column, label, classes, 3)
+    x = torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0]]) / 2
+    found = exp_ngrams.log_ratios(x.T.to_sparse_csr() if sparse else x.T, label, classes)
 
     def share(chosen, j):
-        had = [sum(1 for d, c in zip(document, column) if c == k and label[d] in chosen) for k in range(3)]
-        had = [n + (len(chosen) if classes > 2 else 1) for n in had]
+        had = [sum(1 for row, own in zip(x, label) if row[k] and own in chosen) for k in range(3)]
+        had = [n + len(chosen) for n in had]
         return had[j] / sum(had)
 
     for j in range(3):
@@ -168,10 +167,7 @@ def test_a_planted_n_gram_is_found_by_those_that_reach_it():
     whether two marks stand 10 or 14 apart, all of them at least n g from the ends."""
 
     def got(texts, **cell):
-        counts, *_ = exp_ngrams.counted_splits(
-            task := task_of(texts, labels), exp_ngrams.lags_of(cell), 22, 8, False
-        )
-        return exp_ngrams.learn(counts, task.splits, "counts", 2, 1 << 22, 1)[-1]["test_acc"]
+        return exp_ngrams.learn(task_of(texts, labels), cell | {"weights": "counts"})[0]["test_acc"]
 
     short, long = random_texts(400, 8, (30, 31)), random_texts(400, 8, (60, 61))
     labels, draw = [i % 2 for i in range(400)], torch.Generator()
@@ -185,17 +181,18 @@ def test_a_planted_n_gram_is_found_by_those_that_reach_it():
     assert got(long, n=2, gap=10) > 0.99 and got(long, n=3, gap=3) < 0.62
 
 
-def test_a_run_is_a_record_once_and_its_weights_can_be_read(tmp_path, monkeypatch, capsys):
+def test_smoke_runs_end_in_records_that_repeat(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = "--task", "listops", "retrieval", "--n", 2, "--smoke", "--start", "--weights", "bayes"
-    assert exit_code(exp_ngrams.main, *command) == 0
+    for _ in range(2):
+        assert exit_code(exp_ngrams.main, *command) == 0
     found = lines_of(tmp_path / "runs" / "results.jsonl")
-    assert [r["row"] for r in found] == ["n=2, bayes, start"] * 2
+    assert [r["row"] for r in found] == ["n=2, bayes, start"] * 4
     assert all(records.is_record(r) and r["gradient"] < 1e-3 for r in found)
+    assert [found[0][k] for k in ("loss", "test_acc")] == [found[2][k] for k in ("loss", "test_acc")]
+    capsys.readouterr()
     assert exit_code(exp_ngrams.main, *command[:2], *command[3:], "--top", 2) == 0
-    again = lines_of(tmp_path / "runs" / "results.jsonl")[-1]
-    assert [again[k] for k in ("loss", "test_acc")] == [found[0][k] for k in ("loss", "test_acc")]
-    assert "(start) [" in capsys.readouterr().out
+    assert "class 9:" in capsys.readouterr().out
     assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
     assert "spans 2,001 positions" in capsys.readouterr().err
 
@@ -209,15 +206,16 @@ def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
     for _ in range(2):
         assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
     found = lines_of(tmp_path / "runs" / "results.jsonl")
-    assert [(r["row"], r["budget"]) for r in found] == [
-        ("n=2, presence", "paper"),
-        ("n=2, gap 2, presence", "paper"),
-    ]
+    cells = [("n=2, presence", "paper"), ("n=2, gap 2, presence", "paper")]
+    assert [(r["row"], r["budget"]) for r in found] == cells
     pytest.importorskip("matplotlib")
     assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
     assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {"ngrams.png", "ngrams-gap.png"}
 
 
 def test_transformers_are_beaten_one_by_one():
-    assert exp_ngrams.beaten("text", 0.663) == "11 of 11 Transformers of LRA's table"
-    assert exp_ngrams.beaten("image", 0.4311).startswith("10 of 11")
+    line = {"smoke": False, "budget": "paper"}
+    text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.663})
+    assert text == "ahead of 11 of 11 Transformers of LRA's table"
+    assert "10 of 11" in exp_ngrams.worth(line | {"task": "image", "test_acc": 0.4311})

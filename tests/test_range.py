@@ -3,7 +3,6 @@
 pytest tests/test_range.py
 """
 
-import argparse
 import math
 
 import numpy as np
@@ -53,16 +52,11 @@ def test_the_random_order_is_one_for_all_and_a_rotation_is_of_each_document():
 
 
 def test_a_bag_of_symbols_cannot_see_the_dial():
-    args = argparse.Namespace(mini=True, no_techniques=True, data_dir="nowhere", limit=None, smoke=True)
-    args.max_length, logits = 256, []
+    torch.manual_seed(0)
+    logits, task = [], data.load("text", "nowhere", smoke=True)
+    bag = models.SequenceModel("conv", 1, 8, task.vocab, task.classes, d_hidden=8, kernel=1).double().eval()
     for stride in (1, 16, "random", "random-rotated"):
-        _, recipe = exp_range.row_and_table(args, "text", "bag", None, stride)
-        args.mini = False  # of the data: the stand-in is small
-        task = data.load_for(args, "text", recipe, seed=0)
-        args.mini = True
-        torch.manual_seed(0)
-        bag = exp_range.build(task, recipe).double().eval()
-        batch = next(task.evaluation_batches("test"))
+        batch = next(data.load("text", "nowhere", smoke=True, stride=stride).evaluation_batches("test"))
         logits.append(bag.classify(bag(batch.tokens, batch.mask), batch.mask))
     assert all(torch.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
 
@@ -135,11 +129,11 @@ def test_runs_of_other_scripts_count_at_s_1_and_once():
     found += [record("range", "K=5, s=4", 0, 0.3, "image", stride=4)]
     found += [record("locality", "K=5", 0, 0.5, "image")]  # trained for longer than the dial's
     tables = exp_range.of_the_dial(found)
-    seen = {k: {cell: [r["test_acc"] for r in v] for cell, v in cells.items()} for k, cells in tables.items()}
-    assert {cell: sorted(v) for cell, v in seen["text", "mini"].items()} == {
-        ("K=5", 1): [0.7, 0.8], ("K=5", 16): [0.6],
-    }  # fmt: skip
-    assert seen["image", "mini"] == {("K=5", 4): [0.3]}
+    seen = {
+        task: {cell: sorted(r["test_acc"] for r in group) for cell, group in cells.items()}
+        for (task, _), cells in tables.items()
+    }
+    assert seen == {"text": {("K=5", 1): [0.7, 0.8], ("K=5", 16): [0.6]}, "image": {("K=5", 4): [0.3]}}
 
 
 def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, capsys):
