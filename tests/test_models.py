@@ -167,7 +167,7 @@ def test_the_gain_of_a_small_pole_has_the_slope_of_its_series(size):
     at 1e-4 to 1e-1, where the slope of the quotient is a difference of large numbers. At 0 the gain is 1."""
     z = (size * torch.exp(1j * torch.linspace(1.6, 4.7, 50))).to(torch.complex64).requires_grad_()
     exact = z.detach().to(torch.complex128).requires_grad_()
-    gain = models.exponential_gain(z)
+    _, gain = models.zero_order_hold(z, 1)
     gain.sum().real.backward()
     assert size > 0 or (gain == 1).all()
     sum(exact**k / math.factorial(k + 1) for k in range(20)).sum().real.backward()
@@ -185,7 +185,7 @@ def test_long_kernels_keep_their_phase():
     assert error(models.power_sum(W, Lambda[None], L)[0, 0].double(), want) < 2e-4
     impulse = torch.zeros(3, 1, L, dtype=torch.complex64)
     impulse[..., 0] = 1
-    assert error(models.DiagonalScan.apply(impulse, Lambda, False)[0].real.sum((0, 1)).double(), want) < 1e-5
+    assert error(models.DiagonalScan.apply(impulse, Lambda, False).real.sum((0, 1)).double(), want) < 1e-5
 
 
 def test_an_ema_that_forgets_at_once_is_a_single_tap():
@@ -511,19 +511,15 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "place, activation, dilation", [("pre", "relu", 1), ("post", "gelu", 1), ("after", "relu", 3)]
-)
+@pytest.mark.parametrize("place", ["pre", "post", "after"])
 @pytest.mark.parametrize("kernel, groups, length", CONVOLUTIONS)
-def test_conv_blocks_are_their_equations(place, activation, dilation, kernel, groups, length):
-    options = dict(norm_place=place, activation=activation, dilation=dilation)
-    block = drawn(models.ConvBlock(32, 64, kernel, groups, **options))
-    given = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
+def test_conv_blocks_are_their_equations(place, kernel, groups, length):
+    block = drawn(models.ConvBlock(32, 64, kernel, groups, norm_place=place))
 
     def naive(x, mask):
         z = (block.norm(x, mask) if place == "pre" else x) * mask[..., None]
-        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, **given).mT
-        y = x + block.linear(getattr(F, activation)(block.norm(z, mask) if place == "after" else z))
+        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, padding=kernel // 2, groups=groups).mT
+        y = x + block.linear(F.relu(block.norm(z, mask) if place == "after" else z))
         return block.norm(y, mask) if place == "post" else y
 
     same_gradients(block, randn(2, length, 32), masked(length, max(1, length - 19)), naive)
@@ -539,16 +535,15 @@ def naive_decay(block, u, mask):
         xbc = sum(xbc[:, j : j + L] * block.conv.weight[:, 0, j] for j in range(4)) + block.conv.bias
         x, b, c = F.silu(xbc).split((H, N, N), -1)
         x = x * mask[..., None]
-    b = b[..., None] + (0 if block.b_bias is None else block.b_bias)  # (B, L, N, H or 1)
     y = torch.zeros_like(x)
     for way in range(2):
         a = torch.ones_like(x)
-        if isinstance(block.dt_bias, nn.Parameter):
+        if block.decay != "none":
             rate = block.dt_bias[way] + (dt[..., way * heads :][..., :heads] if dt.shape[2] else 0)
             a = (1 / (1 + rate.exp())).expand(*u.shape[:2], heads).repeat_interleave(H // heads, 2)
         state, there = torch.zeros(len(u), N, H, dtype=u.dtype), [None] * L
         for t in range(L) if way == 0 else reversed(range(L)):
-            state, new = a[:, t, None] * state, b[:, t] * x[:, t, None]
+            state, new = a[:, t, None] * state, b[:, t, :, None] * x[:, t, None]
             # On the way back position t itself comes after its sum: the way there has counted it.
             state, there[t] = state + new, (c[:, t, :, None] * (state + new * (way == 0))).sum(1)
         y = y + torch.stack(there, 1)
@@ -560,15 +555,10 @@ def naive_decay(block, u, mask):
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 300])
 @pytest.mark.parametrize("name", ["decay-none", "decay-fixed", "decay-selective", "mamba2"])
-@pytest.mark.parametrize("b_bias", [False, True])
-def test_attention_with_decay_is_its_loop(name, length, b_bias):
+def test_attention_with_decay_is_its_loop(name, length):
     """Lengths within a chunk of 32, at its end and over several."""
     torch.manual_seed(0)
-    block, ones = (
-        models.BLOCKS[name](6, d_state=3, heads=2, b_bias=b_bias),
-        ("norm_output.weight", "skip_weight"),
-    )
-    block = drawn(block, *({*ones, "b_bias"} & dict(block.named_parameters()).keys()))
+    block = drawn(models.BLOCKS[name](6, d_state=3, heads=2), "norm_output.weight", "skip_weight")
     mask = masked(length, max(1, length - 9))
     same_gradients(block, randn(2, length, 6), mask, partial(naive_decay, block))
 
@@ -725,21 +715,6 @@ def test_bf16_autocast_agrees_with_float32(name):
         with torch.autocast("cpu", torch.bfloat16):
             got = model(tokens, mask)
     assert (got.float() - want).square().mean().sqrt() < 0.03 * want.square().mean().sqrt()
-
-
-@pytest.mark.parametrize("name", ["conv", "transformer", "mega"])
-def test_weights_cast_together_are_those_of_autocast(name):
-    kernel = {"kernel": 5} if name == "conv" else {}  # longer ones are float32 on a CPU
-    model, (tokens, mask) = small_model(name, **kernel), tokens_and_mask(40, 23)
-    results = []
-    for compute in (model, lambda tokens, mask: model.blocks(model.embedding(tokens), mask)):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            x = compute(tokens, mask)
-        x[mask].square().sum().backward()
-        results.append([x] + [p.grad for p in model.blocks.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results))
-    assert not models.cast_weights(model.blocks[0], "cpu")
 
 
 def test_parameter_counts_of_paper_a():
