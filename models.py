@@ -2,7 +2,7 @@
 
 Positions are mixed by attention, with decay or without, or by a convolution: short (ConvBlock), long with
 a kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU). To copy
-a family out take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
+a family take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -258,8 +258,8 @@ class ConvolveFFT(torch.autograd.Function):
 
 
 def power_table(log_pole, exponents):
-    """exp(log_pole e), log_pole (..., n) complex, exponents e (T,) -> (..., n, T), as log_pole. Angles are made
-    in float64: at L = 16,384 they reach 1e5, where float32 is off by 0.006."""
+    """exp(log_pole e), log_pole (..., n) complex, exponents e (T,) -> (..., n, T), as log_pole. Angles are in
+    float64: at L = 16,384 they reach 1e5, where float32 is off by 0.006."""
     wide = log_pole if log_pole.device.type == "mps" else log_pole.to(torch.complex128)  # Apple's has none
     return torch.exp(wide.unsqueeze(-1) * exponents).to(log_pole.dtype)
 
@@ -268,17 +268,17 @@ def power_table(log_pole, exponents):
 def power_sum(c, log_pole, L):
     """K[c, h, l] = Re sum_n c[c, h, n] exp(l log_pole[h, n]), l = 0 .. L - 1, by matrix products.
 
-    c (Ch, H, n), log_pole (H, n), complex -> (Ch, H, L). With l = i T + j the exponential is exp(i T log_pole)
-    times exp(j log_pole): two tables of about sqrt(L) columns and one real product.
+    c (Ch, H, n), log_pole (H, n), complex -> (Ch, H, L). With l = i T + j the exponential is
+    exp(i T log_pole) exp(j log_pole): two tables of about sqrt(L) columns and one real product.
     """
     Ch, H, n = c.shape
     T = 1 << round(math.log2(L * Ch) / 2)
     blocks = math.ceil(L / T)
-    left = power_table(log_pole, constant(torch.arange, 0, T * blocks, T, device=c.device))
+    left = power_table(log_pole, torch.arange(0, T * blocks, T, device=c.device))
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
     # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
     left = torch.view_as_real(left.conj().resolve_conj()).flatten(3).flatten(1, 2)
-    j = constant(torch.arange, T, device=c.device)
+    j = torch.arange(T, device=c.device)
     growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
     right = (growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)).flatten(1, 2)
     return torch.bmm(left, right).view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
@@ -299,7 +299,7 @@ def zero_order_hold(Lambda, dt):
 
 
 def chunked_conv1d(x, weight, bias, groups=1):
-    """F.conv1d with "same" padding for an odd kernel, by short FFTs: on a CPU a quarter of its time for K = 31.
+    """F.conv1d with "same" padding, K odd, by short FFTs: on a CPU a quarter of its time for K = 31.
 
     x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H) in at least float32. Overlap-save: windows
     of n positions, one every S = n - K + 1, meet the kernel; of the n sums S do not wrap around.
@@ -452,7 +452,7 @@ def local_attention(q, k, v, mask, block, causal=False):
 
 
 class TransformerBlock(ResidualBlock):
-    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
+    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...).
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
     attention   a module to take the place of Attention, whose arguments are the **options
@@ -620,12 +620,11 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     V = torch.stack([v[..., 0], (v * z).sum(-1)]).flatten(0, 2).transpose(0, 1)  # (H, 4 (Ch + 1), n)
     size = torch.stack([(z * z).sum(-1), z[..., 0]], -1)
     # Few features at once: the (H, n, f) terms fit into a CPU's cache.
-    terms = circle.shape[1] // 2 * len(P[0])  # of a feature
+    terms = P.shape[1] * (L // 2 + 1)  # of a feature
     once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // terms)
     again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
     summed = again if len(P) * terms > KEPT_TERMS else cauchy_sum
-    sums = [summed(*part, circle) for part in zip(V.split(once), size.split(once))]
-    sums = torch.cat(sums) if len(sums) > 1 else sums[0]
+    sums = torch.cat([summed(*part, circle) for part in zip(V.split(once), size.split(once))])
     sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
     R = (sums * factors).sum(1).flatten(1, 2)
     CB, BP, CP, PP = R.split((len(C), 1) * 2, 1)
@@ -677,8 +676,8 @@ class S4Block(KernelBlock):
 class S4DBlock(S4Block):
     """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
-    Lambda starts at S4's ("legs"), B at 1. Arguments, learning rates and sharing between directions as in
-    S4Block, but that any length will do. Source: Gu et al. 2022 (S4D); state-spaces/s4.
+    Lambda starts at S4's ("legs"), B at 1. Arguments and rates as in S4Block, but any length will do.
+    Source: Gu et al. 2022 (S4D); state-spaces/s4.
     """
 
     low_rank = False
@@ -718,8 +717,8 @@ def dlr_kernel(Lambda, W, L):
     """Re sum_j W[c, h, j] exp(l Lambda[j]) of Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One
     (N, L) table of powers, the product of two short ones, serves all features."""
     T = 1 << round(math.log2(L) / 2)
-    left = power_table(Lambda, constant(torch.arange, 0, L, T, device=W.device))
-    right = power_table(Lambda, constant(torch.arange, T, device=W.device))
+    left = power_table(Lambda, torch.arange(0, L, T, device=W.device))
+    right = power_table(Lambda, torch.arange(T, device=W.device))
     table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
     return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
@@ -731,8 +730,7 @@ class SGConvBlock(KernelBlock):
     """SGConv: S sub-kernels of d free taps one after the other, stretched by 1, 1, 2, 4, ... and ever weaker.
 
     kernel_dim      d; S = 1 + ceil(log2(max_length / d))
-    position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
-                    constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
+    position_decay  None: sub-kernel i has weight 2^-i; else tap l has (l + 1)^-position_decay (CIFAR)
     kernel_lr       that of the taps, which decay
     Taps are divided by the initial kernel's norm, over all lags. Source: Li et al. 2022; ctlllll/SGConv.
     """
@@ -786,8 +784,8 @@ class FreeBlock(KernelBlock):
 
 class DiagonalScan(torch.autograd.Function):
     """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; from_the_end:
-    x_t = exp(log_pole) x_(t+1) + v_t. v (P, B, L), log_pole (P,), complex -> as v. The gradient is the scan of
-    the gradient, the other way round and with the conjugate pole."""
+    x_t = exp(log_pole) x_(t+1) + v_t. v (P, B, L), log_pole (P,), complex -> as v. The gradient is the same
+    scan the other way round, with the conjugate pole."""
 
     @staticmethod
     def forward(ctx, v, log_pole, from_the_end):
@@ -812,9 +810,8 @@ def scan_tables(log_pole, L):
     T, levels = min(32, L), 1
     while T**levels < L:
         levels += 1
-    exponents = tuple(T**level * t for level in range(levels) for t in range(T + 1))
-    exponents = constant(torch.tensor, exponents, device=log_pole.device)
-    powers = power_table(log_pole, exponents).unflatten(1, (levels, T + 1))
+    level, t = (torch.arange(n, device=log_pole.device) for n in (levels, T + 1))
+    powers = power_table(log_pole, (T ** level[:, None] * t).flatten()).unflatten(1, (levels, T + 1))
     return F.pad(powers[..., :T], (T - 1, 0)).unfold(2, T, 1).flip(2), powers
 
 
@@ -847,7 +844,7 @@ class StateSpaceBlock(ResidualBlock):
 
     system() -> (log pole (P,), B (P, H), C (H, P or 2 P)), complex, of x_t = exp(log pole) x_(t-1) + B u_t,
     y = Re(C x) + D u. Unless causal, x also runs from the end, C = [forward, backward], and both include
-    position t. GELU in its tanh form, dense layers LeCun normal, as the authors'. O(P L H).
+    position t. GELU in its tanh form, dense layers LeCun normal. O(P L H).
     """
 
     def __init__(self, d_model, causal=False, norm="batch", tie_dropout=True, **residual):
@@ -1008,8 +1005,8 @@ QUERIES_AT_ONCE = 256
 
 def attend(q, k, v, mask, bias=None, first=0):
     """softmax(q k^T / sqrt(Z) + bias) v, padded keys left out, of one head: q (B, 1, rows, Z) at positions
-    first, first + 1, ..., k (B, 1, L, Z), v (B, 1, L, E). The bias of query i and key j is number M + j - i of
-    bias (2 M + 1,)."""
+    first, first + 1, ..., k (B, 1, L, Z), v (B, 1, L, E). bias (2 M + 1,): number M + j - i is query i's
+    for key j."""
     seen, rows, L = keys_to_see(mask), q.shape[2], k.shape[2]
     if bias is not None:
         last = len(bias) // 2 + 1 - first - rows  # where the last row's window begins
@@ -1124,8 +1121,7 @@ class EMAAttentionBlock(TransformerBlock):
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
     direction, None: max_length + 1. Dropout on both residual branches alone. Unlike in MegaBlock (Ma et al.)
     the gate moves the NORMED input, there is no relative bias, linear maps have torch's default init, omega ~
-    N(0, 0.02^2). The convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first
-    makes rms 0.017, MegaBlock's 1.07.
+    N(0, 0.02^2), and the average is scaled by 1 / sqrt(n_fft), as in gMLP.
     Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
@@ -1139,8 +1135,8 @@ class EMAAttentionBlock(TransformerBlock):
 
 @full_precision
 def linear_attention(x, b, c):
-    """y_t = sum_s (c_t . b_s) x_s, in which the sum over s of b_s x_s is the same for all t. O(L N H). x (B, L,
-    H), zero at padding, b, c (B, L, N) -> as x, at least float32."""
+    """y_t = sum_s (c_t . b_s) x_s, in which the sum over s of b_s x_s is the same for all t. O(L N H).
+    x (B, L, H), zero at padding, b, c (B, L, N) -> as x, at least float32."""
     x, b, c = (at_least_float32(z) for z in (x, b, c))
     return c @ (b.mT @ x)
 
@@ -1189,7 +1185,7 @@ class DecayBlock(ResidualBlock):
     """Attention with decay in one residual block: x + W_out RMS(y), y = decayed_attention(X, b, c, a), with
     X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer.
 
-    decay     "none"       a = 1: linear attention, whose order of positions only `position` can tell. O(L N H)
+    decay     "none"       a = 1: linear_attention, whose order of positions only `position` can tell
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
               "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
     d_state   N, width of b and c, which all heads and both directions share
