@@ -74,26 +74,14 @@ def test_long_conv_is_the_direct_sum(length, taps):
     assert error(models.long_conv(u, forward, backward), direct_conv(u, forward, backward)) < 1e-12
 
 
-def test_long_conv_has_no_second_derivatives():
-    u, kernel = randn(2, 4, 6).requires_grad_(), randn(4, 6)
-    (first,) = torch.autograd.grad(models.long_conv(u, kernel).square().sum(), u, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):  # they would be wrong
-        first.sum().backward()
-
-
 @pytest.mark.parametrize("name", ["s4", "s4d", "dlr", "sgconv", "mega", "s5", "lru"])
 def test_kernels_and_scans_do_not_notice_autocast(name):
     """Their matrix products would become bf16, two digits instead of seven."""
     block, u = small_model(name, 1).blocks[0], randn(2, 40, 16, dtype=torch.float32)
-
-    def compute():
-        if hasattr(block, "kernel"):
-            return models.long_conv(k_fwd=block.kernel(40)[0], u=u.mT)
-        return block.ema(u) if name == "mega" else block.mix_states(u)
-
+    compute = block.ema if name == "mega" else getattr(block, "mix_states", lambda u: block.kernel(40))
     with torch.autocast("cpu", torch.bfloat16):
-        got = compute()
-    assert got.dtype == torch.float32 and torch.equal(got, compute())
+        got = compute(u)
+    assert got.dtype == torch.float32 and torch.equal(got, compute(u))
 
 
 def dense_dplr(Lambda, P, B, C, dt, L, longest=None):
@@ -250,16 +238,10 @@ def turned(x, theta):
     return torch.view_as_real(pairs * turns).flatten(-2)
 
 
-def test_rotary_is_a_complex_rotation():
-    D, L = 16, 50
-    x, theta = randn(2, L, D), models.rotary_frequencies(D)
-    assert torch.allclose(theta, 10000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D))
-    assert error(models.rotate(x, D), turned(x, theta)) < 1e-12
-    half = models.rotary_frequencies(D, disable_half=True)
-    assert (half[::2] == 0).all() and torch.equal(half[1::2], theta[1::2])
-    in_bf16 = models.rotate(x.bfloat16(), D)
-    assert in_bf16.dtype == torch.bfloat16
-    assert error(in_bf16.double(), models.rotate(x.bfloat16().double(), D)) < 0.01  # phases are not bf16
+def test_the_phases_of_rotary_positions_are_not_bf16():
+    x = randn(2, 50, 16).bfloat16()
+    got, theta = models.rotate(x, 16), 10000.0 ** (-2 * torch.arange(8, dtype=torch.float64) / 16)
+    assert got.dtype == torch.bfloat16 and error(got.double(), turned(x.double(), theta)) < 0.01
 
 
 def naive_transformer(block, x, mask, rotary=None, causal=False, window=None):
@@ -499,16 +481,7 @@ def test_s5_and_lru_are_their_loops(activation, length, causal):
     same_gradients(block, randn(2, length, 6), masked(length, max(1, length - 9)), naive)
 
 
-CONVOLUTIONS = [
-    (1, 1, 50),
-    (7, 1, 3),
-    (5, 1, 50),
-    (13, 4, 50),
-    (31, 2, 1),
-    (31, 32, 50),
-    (61, 8, 200),
-    (61, 1, 40),
-]
+CONVOLUTIONS = [(1, 1, 50), (7, 1, 3), (5, 1, 50), (13, 4, 50), (31, 2, 1), (31, 32, 50), (61, 8, 200)]
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "after"])
@@ -655,25 +628,16 @@ def tokens_and_mask(*lengths):
     return torch.randint(1, 20, mask.shape, generator=torch.Generator().manual_seed(1)) * mask, mask
 
 
-# Of each block in SMALL: the sum of all |weights| drawn from seed 0, a loss, and the norm of its gradient.
+# Of each block in SMALL: the sum of all |weights| drawn from seed 0, and a loss.
+# fmt: off
 GOLDEN = {
-    "conv": (661.94, 2.29319, 1.8563),
-    "transformer": (848.94, 2.39808, 1.9157),
-    "gmlp": (655.06, 2.08498, 35.8371),
-    "mega": (1020.90, 2.36444, 1.3339),
-    "ema-attention": (1514.40, 2.04600, 1.8667),
-    "s4": (1053.69, 2.34160, 1.0208),
-    "s4d": (1042.81, 2.36525, 1.1149),
-    "s5": (605.02, 2.70988, 1.4963),
-    "lru": (964.50, 2.23289, 2.6454),
-    "dlr": (621.50, 2.33651, 2.8553),
-    "sgconv": (1494.50, 2.08259, 1.4780),
-    "free": (487.46, 2.25386, 1.0836),
-    "decay-none": (544.46, 2.42113, 1.9526),
-    "decay-fixed": (601.67, 2.34996, 2.1929),
-    "decay-selective": (633.95, 2.26164, 2.4452),
-    "mamba2": (1060.38, 2.28396, 1.4998),
+    "conv": (661.94, 2.29319), "transformer": (848.94, 2.39808), "gmlp": (655.06, 2.08498),
+    "mega": (1020.90, 2.36444), "ema-attention": (1514.40, 2.04600), "s4": (1053.69, 2.34160),
+    "s4d": (1042.81, 2.36525), "s5": (605.02, 2.70988), "lru": (964.50, 2.23289), "dlr": (621.50, 2.33651),
+    "sgconv": (1494.50, 2.08259), "free": (487.46, 2.25386), "decay-none": (544.46, 2.42113),
+    "decay-fixed": (601.67, 2.34996), "decay-selective": (633.95, 2.26164), "mamba2": (1060.38, 2.28396),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -682,10 +646,8 @@ def test_models_start_and_compute_as_they_always_did(name):
     if name in ("s5", "lru") and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
         pytest.skip("torch below 2.12 draws truncated normals otherwise")
     model, (tokens, mask) = small_model(name).eval(), tokens_and_mask(40, 23)
-    loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
-    loss.backward()
-    norm = sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None).sqrt()
-    found = sum(p.abs().sum() for p in model.parameters()).item(), loss.item(), norm.item()
+    loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2])).item()
+    found = sum(p.abs().sum() for p in model.parameters()).item(), loss
     assert found == pytest.approx(GOLDEN[name], rel=2e-4)
 
 
@@ -707,9 +669,9 @@ def test_padding_changes_nothing_and_gradients_reach_every_parameter(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_bf16_autocast_agrees_with_float32(name):
-    """At L = 4,096: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, two layers)."""
+    """At L = 2,048: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, two layers)."""
     extra = {"window": 512} if name == "transformer" else {}
-    model, (tokens, mask) = small_model(name, max_length=4096, **extra).eval(), tokens_and_mask(4096)
+    model, (tokens, mask) = small_model(name, max_length=2048, **extra).eval(), tokens_and_mask(2048)
     with torch.no_grad():
         want = model(tokens, mask)
         with torch.autocast("cpu", torch.bfloat16):
@@ -817,12 +779,16 @@ def test_an_empty_document_is_classified_without_nan(pooling):
     assert logits.isfinite().all() and all(g.isfinite().all() for g in gradients)
 
 
+COMPILED = [("transformer", "aot_eager"), ("decay-selective", "aot_eager")]
+COMPILED += [pytest.param(name, "inductor", marks=pytest.mark.slow)
+             for name in ("conv", "transformer", "gmlp", "s4d", "dlr")]  # fmt: skip
+
+
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["conv", "transformer", "gmlp", "s4d", "dlr", "decay-selective"])
+@pytest.mark.parametrize("name, backend", COMPILED)
 def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):
     """From the second length on the compiler takes the length as a symbol and computes no logarithm of it."""
-    losses, batches = [], [tokens_and_mask(length, 20) for length in (24, 40, 32)]
+    losses, batches = [], [tokens_and_mask(length, 20) for length in (24, 40)]
     for compiled in (False, True):
         model = small_model(name, depth=1, denoise=False)
         if compiled:
@@ -837,7 +803,7 @@ def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["transformer", "gmlp", "dlr"])
+@pytest.mark.parametrize("name", ["transformer", "dlr"])
 def test_the_residual_stream_of_pixels_is_float32_under_autocast(name):
     model = small_model(name, depth=2, input="pixels", input_channels=1)
     seen = []
