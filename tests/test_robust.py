@@ -37,7 +37,7 @@ def wait_for_checkpoint(process, out, since):
 def test_killed_at_any_moment_it_ends_like_the_unbroken_run(tmp_path):
     """Promise 1: SIGKILL, SIGTERM and Ctrl-C to processes, in steps, evaluations and (they are frequent here)
     while checkpoints are written."""
-    flags, log = [*TINY, "--limit", 256, "--epochs", 20], tmp_path / "log"
+    flags, log, draw = [*TINY, "--limit", 256, "--epochs", 20], tmp_path / "log", random.Random(0)
 
     def start(name, seconds=300):
         words = log, "exp_locality", [*flags, "--out", tmp_path / name], seconds
@@ -49,7 +49,7 @@ def test_killed_at_any_moment_it_ends_like_the_unbroken_run(tmp_path):
         begun = time.time_ns()
         process = start("killed", 0.02)
         wait_for_checkpoint(process, tmp_path / "killed", begun)
-        time.sleep(random.uniform(0, 0.1))
+        time.sleep(draw.uniform(0, 0.3))
         os.kill(process.pid, number)
         process.join(60)
         assert process.exitcode == code
