@@ -2,7 +2,7 @@
 
 Positions are mixed by attention, with decay or without, or by a convolution: short (ConvBlock), long with
 a kernel(L) (gMLP, S4, S4D, DLR, SGConv, free taps, MEGA's average), or run as a recurrence (S5, LRU). To copy
-a family out take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
+a family take the first two sections along; DLR, SGConv, free taps, S5, LRU need S4's, MEGA attention's.
 
 Paper A is "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx),
 paper B "Never Train from Scratch" (arXiv 2310.02980).
@@ -10,7 +10,7 @@ paper B "Never Train from Scratch" (arXiv 2310.02980).
 Glossary (symbols as in the papers)
     B        batch: sequences in it (two per example in Retrieval); as a parameter: input matrix
     L        length of a sequence in positions; position t, lag j; tap l of a kernel, from 0
-    D        d_model, width of the residual stream; as a parameter of a layer: its skip connection, y + D u
+    D        d_model, width of the residual stream; in y + D u: the skip connection of a layer
     H        hidden width of a layer (D -> H -> D); for state spaces H = D
     E, Z, F  widths: of MEGA's values, of its queries and keys, of a feed-forward layer
     K        kernel size in taps; K // 2 = reach to each side in positions; as a tensor: the kernel itself
@@ -46,8 +46,8 @@ def zero_padding(x, mask):
 
 
 def surely_full(mask):
-    """True only if the mask is known, without waiting for a GPU, to be all True: one stored value repeated
-    (as data.py makes them), or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
+    """True only if the mask is known to be all True without waiting for a GPU: one stored value repeated, as
+    data.py makes them, or seen on a CPU outside compiled graphs. Attention without a mask is faster."""
     if all(size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride())):
         return True
     return mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(mask.all())
@@ -60,8 +60,8 @@ def pool_positions(x, mask, pooling="mean"):
     if pooling == "mean":
         return zero_padding(x, mask).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
     if pooling == "max":
-        found = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
-        return found.masked_fill(~mask.any(1, keepdim=True), 0.0)  # of an empty sequence, as the mean
+        largest = x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1)
+        return largest.masked_fill(~mask.any(1, keepdim=True), 0.0)  # of an empty sequence, as the mean
     return x[torch.arange(len(x), device=x.device), mask.sum(1).clamp(min=1) - 1]
 
 
@@ -75,8 +75,7 @@ def full_precision(function):
 
     @functools.wraps(function)
     def wrapper(*args):
-        device = args[0].device.type
-        with torch.autocast("cpu" if device == "meta" else device, enabled=False):  # meta knows no autocast
+        with torch.autocast(args[0].device.type, enabled=False):
             return function(*args)
 
     return wrapper
@@ -218,107 +217,92 @@ def long_conv(u, k_fwd, k_bwd=None, skip=None):
     """y_t = sum_j k_fwd[j] u[t - j] + sum_j k_bwd[j] u[t + j + 1] + skip u_t, zero outside 0 .. L - 1.
 
     u (B, H, L); k_fwd, k_bwd (H, K), skip (H,), or C of them, channel h uses h mod C. -> as u. O(H L log L).
+    By a circular convolution over n places, where lag -1 is place n - 1. With 3 taps forward, 2 backward and
+    n = 8:
+        place  0  1  2  3  4  5  6  7
+        lag    0  1  2  .  .  . -2 -1
+    n >= L + the longest reach keeps what wraps around away from the L positions that are read.
     """
     L = u.shape[2]
-    k_fwd = k_fwd if k_fwd.shape[1] <= L else k_fwd[:, :L]
-    k_bwd = k_bwd if k_bwd is None or k_bwd.shape[1] < L else k_bwd[:, : L - 1]
-    kernels = (k if k is None else at_least_float32(k) for k in (k_fwd, k_bwd, skip))
-    return ConvolveFFT.apply(at_least_float32(u), *kernels)
+    k_fwd = at_least_float32(k_fwd[:, :L])
+    k_bwd = k_fwd[:, :0] if k_bwd is None else at_least_float32(k_bwd[:, : L - 1])
+    (C, a), b = k_fwd.shape, k_bwd.shape[1]
+    if skip is not None:
+        k_fwd = k_fwd + F.pad(skip.unsqueeze(1), (0, a - 1))
+    n = fft_size(L + max(a - 1, b))
+    kernel = torch.cat([k_fwd, k_fwd.new_zeros(C, n - a - b), k_bwd.flip(1)], 1)
+    return ConvolveFFT.apply(at_least_float32(u), kernel)
 
 
 class ConvolveFFT(torch.autograd.Function):
-    """long_conv as a circular convolution over n places, where lag -1 is place n - 1. With 3 taps forward, 2
-    backward and n = 8:
-        place  0  1  2  3  4  5  6  7
-        lag    0  1  2  .  .  . -2 -1
-    n >= L + the longest reach keeps what wraps around away from the L positions that are read. torch's own
-    derivative takes twice as long. A GPU keeps u for it, whose spectrum is twice as large.
-    """
+    """The first L places of the circular convolution of u (B, H, L) with a kernel (C, n), see long_conv.
+    torch's own derivative takes twice as long. A GPU keeps u for it, whose spectrum is twice as large."""
 
     @staticmethod
-    def forward(ctx, u, k_fwd, k_bwd, skip):
-        L, a, b = u.shape[2], k_fwd.shape[1], 0 if k_bwd is None else k_bwd.shape[1]
-        n = fft_size(L + max(a - 1, b))
-        parts = [k_fwd, k_fwd.new_zeros(len(k_fwd), n - a - b)]
-        kernel = torch.cat(parts + ([k_bwd.flip(1)] if b else []), 1)
-        if skip is not None:
-            kernel[:, 0].add_(skip)
-        spectrum_u, spectrum_k = torch.fft.rfft(u, n=n), torch.fft.rfft(kernel, n=n)
+    def forward(ctx, u, kernel):
+        L, (C, n) = u.shape[2], kernel.shape
+        spectrum_u, spectrum_k = torch.fft.rfft(u, n), torch.fft.rfft(kernel)
         ctx.save_for_backward(spectrum_u if u.device.type == "cpu" else u, spectrum_k)
-        ctx.sizes = n, a, b
-        product = spectrum_u.unflatten(1, (-1, len(kernel))) * spectrum_k  # (B, H / C, C, frequencies)
-        return torch.fft.irfft(product.flatten(1, 2), n=n)[..., :L]
+        ctx.n = n
+        product = spectrum_u.unflatten(1, (-1, C)) * spectrum_k  # (B, H / C, C, frequencies)
+        return torch.fft.irfft(product.flatten(1, 2), n)[..., :L]
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        (u, spectrum_k), (n, a, b) = ctx.saved_tensors, ctx.sizes
-        spectra = u if u.is_complex() else torch.fft.rfft(u, n=n), torch.fft.rfft(grad, n=n)
+        (u, spectrum_k), n = ctx.saved_tensors, ctx.n
+        spectra = u if u.is_complex() else torch.fft.rfft(u, n), torch.fft.rfft(grad, n)
         spectrum_u, spectrum = (z.unflatten(1, (-1, len(spectrum_k))) for z in spectra)
-        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n=n)[..., : grad.shape[2]]
-        kernel = torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n=n)
-        k_bwd = kernel[:, n - b :].flip(1) if ctx.needs_input_grad[2] else None
-        return grad_u, kernel[:, :a], k_bwd, kernel[:, 0] if ctx.needs_input_grad[3] else None
+        grad_u = torch.fft.irfft((spectrum * spectrum_k.conj()).flatten(1, 2), n)[..., : grad.shape[2]]
+        return grad_u, torch.fft.irfft((spectrum * spectrum_u.conj()).sum((0, 1)), n)
 
 
 def power_table(log_pole, exponents):
-    """exp(log_pole e), log_pole (..., n), exponents e (T,) -> (..., n, T), in the type of log_pole. Angles of
-    complex poles are made in float64: at L = 16,384 they reach 1e5, where float32 is off by 0.006."""
-    wide = log_pole.dtype
-    if log_pole.is_complex() and log_pole.device.type != "mps":  # Apple's GPUs have no float64
-        wide = torch.complex128
-    return torch.exp(log_pole.to(wide).unsqueeze(-1) * exponents).to(log_pole.dtype)
+    """exp(log_pole e), log_pole (..., n) complex, exponents e (T,) -> (..., n, T), as log_pole. Angles are in
+    float64: at L = 16,384 they reach 1e5, where float32 is off by 0.006."""
+    wide = log_pole if log_pole.device.type == "mps" else log_pole.to(torch.complex128)  # Apple's has none
+    return torch.exp(wide.unsqueeze(-1) * exponents).to(log_pole.dtype)
 
 
 @full_precision
 def power_sum(c, log_pole, L):
     """K[c, h, l] = Re sum_n c[c, h, n] exp(l log_pole[h, n]), l = 0 .. L - 1, by matrix products.
 
-    c (Ch, H, n), log_pole (H, n), both complex or both real -> (Ch, H, L). With l = i T + j the exponential
-    is exp(i T log_pole) times exp(j log_pole): two tables of about sqrt(L) columns and one real product.
+    c (Ch, H, n), log_pole (H, n), complex -> (Ch, H, L). With l = i T + j the exponential is
+    exp(i T log_pole) exp(j log_pole): two tables of about sqrt(L) columns and one real product.
     """
     Ch, H, n = c.shape
     T = 1 << round(math.log2(L * Ch) / 2)
     blocks = math.ceil(L / T)
-    left = power_table(log_pole, constant(torch.arange, 0, T * blocks, T, device=c.device))
+    left = power_table(log_pole, torch.arange(0, T * blocks, T, device=c.device))
     left = c.transpose(0, 1).unsqueeze(2) * left.mT.unsqueeze(1)  # (H, Ch, blocks, n)
-    j = constant(torch.arange, T, device=c.device)
-    if c.is_complex():
-        # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
-        left = torch.view_as_real(left.conj().resolve_conj()).flatten(3)
-        growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
-        right = (growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)).flatten(1, 2)
-    else:
-        right = power_table(log_pole, j)
-    K = torch.bmm(left.flatten(1, 2), right)  # right: (H, n or 2 n, T)
-    return K.view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
+    # Re(x y) = Re x Re y - Im x Im y: the short steps need no float64, and real tables are faster.
+    left = torch.view_as_real(left.conj().resolve_conj()).flatten(3).flatten(1, 2)
+    j = torch.arange(T, device=c.device)
+    growth, angle = (torch.view_as_real(log_pole).unsqueeze(3) * j).unbind(2)
+    right = (growth.exp().unsqueeze(2) * torch.stack([angle.cos(), angle.sin()], 2)).flatten(1, 2)
+    return torch.bmm(left, right).view(H, Ch, blocks * T)[..., :L].transpose(0, 1)
 
 
 def zero_order_hold(Lambda, dt):
     """x' = Lambda x + v, Lambda complex, v constant over steps dt -> (log pole, gain) of
-    x_t = exp(log pole) x_(t-1) + gain v_t."""
+    x_t = exp(log pole) x_(t-1) + gain v_t. gain = dt (exp(z) - 1) / z, z = dt Lambda; next to 0 by a series:
+    there the terms of the quotient's derivative cancel, which in float32 would cost it three digits."""
     z = dt * Lambda
-    return z, dt * exponential_gain(z)
-
-
-def exponential_gain(z):
-    """(exp(z) - 1) / z of a complex z, 1 at 0. Next to 0 a series: there the terms of the quotient's
-    derivative cancel, which in float32 would cost it three digits."""
     small = z.abs() < 1e-2
     series = 1 + z / 2 * (1 + z / 3 * (1 + z / 4 * (1 + z / 5)))
     safe = z.masked_fill(small, 1)  # or the unused quotient's derivative would be NaN
-    return torch.where(small, series, torch.expm1(safe) / safe)
+    return z, dt * torch.where(small, series, torch.expm1(safe) / safe)
 
 
 # ------------------------------------------------------------------------------------------ small kernels
 
 
 def chunked_conv1d(x, weight, bias, groups=1):
-    """F.conv1d with "same" padding for a centred odd kernel that mixes channels, by short FFTs.
+    """F.conv1d with "same" padding, K odd, by short FFTs: on a CPU a quarter of its time for K = 31.
 
     x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H) in at least float32. Overlap-save: windows
-    of n positions, one every S = n - K + 1, meet the kernel in the frequency domain; of the n sums S do not
-    wrap around. On a CPU a quarter of F.conv1d's time for K = 31.
+    of n positions, one every S = n - K + 1, meet the kernel; of the n sums S do not wrap around.
     """
     x, weight = at_least_float32(x), at_least_float32(weight)
     (B, L, _), (H, c, K) = x.shape, weight.shape
@@ -336,39 +320,34 @@ def chunked_conv1d(x, weight, bias, groups=1):
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
-    kernel      K, odd: each position sees K // 2 neighbours on each side, dilation positions apart
-    activation  name of a function of torch.nn.functional; the paper's is "relu"
+    kernel      K, odd: each position sees K // 2 neighbours on each side
     norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
                 "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
     O(L K D H / groups), less for long kernels on a CPU. Sources: paper A, Section 8, Appendix A.2, Table 7.
     """
 
-    def __init__(
-        self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre", activation="relu",
-        dilation=1,
-    ):  # fmt: skip
+    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
         super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
         if kernel % 2 == 0 or norm_place not in ("pre", "post", "after"):
             raise ValueError(f"kernel is odd, norm_place pre, post or after; got {kernel}, {norm_place!r}")
-        self.norm_place, self.activation = norm_place, getattr(F, activation)
-        shape = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
-        self.conv = nn.Conv1d(d_model, d_hidden, kernel, **shape)
+        self.norm_place = norm_place
+        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
         self.linear = nn.Linear(d_hidden, d_model)
 
     def mix(self, z, mask):
-        (K,), (dilation,), groups = self.conv.kernel_size, self.conv.dilation, self.conv.groups
+        weight, bias, groups = self.conv.weight, self.conv.bias, self.conv.groups
+        K = weight.shape[2]
         # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        if z.device.type == "cpu" and dilation == 1 and K >= (7 if groups <= 16 else 41):
-            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
+        if z.device.type == "cpu" and K >= (7 if groups <= 16 else 41):
+            z = chunked_conv1d(z, weight, bias, groups)
         else:
             # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
-            place = dict(padding=(0, self.conv.padding[0]), dilation=(1, dilation), groups=groups)
-            z = F.conv2d(z.mT.unsqueeze(2), self.conv.weight.unsqueeze(2), self.conv.bias, **place)
+            z = F.conv2d(z.mT.unsqueeze(2), weight.unsqueeze(2), bias, padding=(0, K // 2), groups=groups)
             z = z.squeeze(2).mT  # (B, L, H)
         if self.norm_place == "after":
             z = self.norm(z, mask)
-        return self.linear(self.activation(z))
+        return self.linear(F.relu(z))
 
 
 # ------------------------------------------------------------------------------------------ Transformer
@@ -422,10 +401,8 @@ def keys_to_see(mask):
 class Attention(nn.Module):
     """Multi-head attention, softmax(q k^T / sqrt(D / heads)) v, padded keys left out. O(L^2 D).
 
-    rotary  "full": paper A's, over the full width before the split into heads, so that the first head turns
-            fast and the last one slowly; "heads": paper B's, the usual one, every head has all frequencies.
-            disable_half, base: see rotary_frequencies
-    causal  position t attends to positions up to t
+    rotary  "full": paper A's, before the split into heads, so that the first head turns fast and the last one
+            slowly; "heads": paper B's, the usual one, every head has all frequencies
     window  None, or block-local attention for Path-X, see local_attention. O(L window D)
     deviation: paper B's code starts q, k, v and o with one matrix and lets padding be attended to.
     """
@@ -475,11 +452,11 @@ def local_attention(q, k, v, mask, block, causal=False):
 
 
 class TransformerBlock(ResidualBlock):
-    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...) instead.
+    """x + attention(LN(x)), then x + W2 act(W1 LN(x)), D -> F -> D; with prenorm=False LN(x + ...).
 
     activation  "relu" (paper A), "gelu" (paper B: exact)
     attention   a module to take the place of Attention, whose arguments are the **options
-    Dropout on the residual branches, none inside the feed-forward layer, as in paper A's code.
+    Dropout on both branches, none inside the feed-forward layer, as in paper A's code.
     Sources: paper A, Table 5; paper B, Section 3.
     """
 
@@ -511,9 +488,9 @@ class GMLPBlock(ResidualBlock):
     d_hidden    H, the width of EACH of Z1 and Z2 (Table 6's H; the paper's shapes contradict its split)
     max_length  longest sequence; the kernel reaches that far to both sides
     channels    C distinct kernels, channel h uses number h mod C ("independent channels")
-    Taps start at N(0, 1e-5^2). The convolution is scaled by 1 / sqrt(n_fft), n_fft the power of two from
-    max_length + taps on, as by the authors' orthonormal FFT: unscaled, the gate would be open within a few
-    steps of AdamW. O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
+    The convolution is scaled by 1 / sqrt(n_fft), n_fft the power of two from max_length + taps on, as by the
+    authors' orthonormal FFT: unscaled, the gate would be open within a few steps of AdamW.
+    O(H L log L + L D H). Sources: paper A, Sections 2.5 and 5, Table 6; the authors' code.
     """
 
     def __init__(self, d_model, d_hidden=256, max_length=1024, channels=2, **residual):
@@ -546,10 +523,10 @@ class GMLPBlock(ResidualBlock):
 
 
 class KernelBlock(ResidualBlock):
-    """GLU(W GELU(k * u + D u)) in a residual block: S4's block, shared by S4, S4D, DLR, SGConv and free taps.
+    """GLU(W GELU(k * u + D u)): S4's block, shared by S4, S4D, DLR, SGConv and free taps.
 
     kernel(L) -> (Ch, H, L): row 0 acts on lags 0, 1, ..., row 1, unless causal, on lags -1, -2, ... Dropout
-    after GELU and on the output. O(H L log L + L H^2) plus the kernel.
+    after GELU, too. O(H L log L + L H^2) plus the kernel.
     """
 
     def __init__(self, d_model, causal=False, **residual):
@@ -643,12 +620,11 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
     V = torch.stack([v[..., 0], (v * z).sum(-1)]).flatten(0, 2).transpose(0, 1)  # (H, 4 (Ch + 1), n)
     size = torch.stack([(z * z).sum(-1), z[..., 0]], -1)
     # Few features at once: the (H, n, f) terms fit into a CPU's cache.
-    terms = circle.shape[1] // 2 * len(P[0])  # of a feature
+    terms = P.shape[1] * (L // 2 + 1)  # of a feature
     once = max(1, (1 << 18 if dt.device.type == "cpu" else 1 << 24) // terms)
     again = functools.partial(checkpoint, cauchy_sum, use_reentrant=False, preserve_rng_state=False)
     summed = again if len(P) * terms > KEPT_TERMS else cauchy_sum
-    sums = [summed(*part, circle) for part in zip(V.split(once), size.split(once))]
-    sums = torch.cat(sums) if len(sums) > 1 else sums[0]
+    sums = torch.cat([summed(*part, circle) for part in zip(V.split(once), size.split(once))])
     sums = torch.view_as_complex(sums.view(len(P), 2, 2, len(left), -1, 2))
     R = (sums * factors).sum(1).flatten(1, 2)
     CB, BP, CP, PP = R.split((len(C), 1) * 2, 1)
@@ -658,11 +634,10 @@ def dplr_kernel(Lambda, P, B, C_tilde, dt, L):
 class S4Block(KernelBlock):
     """S4: the kernel of x' = A x + B u, y = C x, A = diag(Lambda) - P P*, bilinear steps dt, from HiPPO-LegS.
 
-    d_state     N; N / 2 conjugate pairs are stored
     max_length  the kernel is always evaluated at this length and cut
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h starts log-uniform in between
-    ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None = that of the run. Only C decays
+    ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None: that of the run. Only C decays
     C is stored as C (I - Abar^max_length), a row for each direction. Source: Gu et al. 2021; s4, version 3.
     """
 
@@ -683,8 +658,9 @@ class S4Block(KernelBlock):
         if self.low_rank:
             C = dplr_c_tilde(*self.per_feature(Lambda, P), C, log_dt.exp(), max_length)
             self.P = real_parameter(P)
+            own_optimizer([self.P], ssm_lr)
         self.B, self.kernel_C = real_parameter(B if self.low_rank else torch.ones_like(B)), real_parameter(C)
-        own_optimizer([self.log_A_real, self.A_imag, self.B, *([self.P] if self.low_rank else [])], ssm_lr)
+        own_optimizer([self.log_A_real, self.A_imag, self.B], ssm_lr)
         own_optimizer([self.log_dt], dt_lr)
 
     def per_feature(self, *copied):  # each (n_ssm, n) -> (H, n)
@@ -700,8 +676,8 @@ class S4Block(KernelBlock):
 class S4DBlock(S4Block):
     """S4D: S4 with a diagonal A, K[l] = 2 Re sum_n C_n Bbar_n exp(l dt Lambda_n), zero-order hold.
 
-    Lambda starts at S4's ("legs"), B at 1. Arguments, learning rates and sharing between directions as in
-    S4Block, but that any length will do. Source: Gu et al. 2022 (S4D); state-spaces/s4.
+    Lambda starts at S4's ("legs"), B at 1. Arguments and rates as in S4Block, but any length will do.
+    Source: Gu et al. 2022 (S4D); state-spaces/s4.
     """
 
     low_rank = False
@@ -719,8 +695,8 @@ class S4DBlock(S4Block):
 class DLRBlock(KernelBlock):
     """DLR, a diagonal linear RNN: dlr_kernel, no step size and no B.
 
-    One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2 = -delta / 2 with delta
-    log-uniform in [dt_min, dt_max]. ssm_lr is that of Lambda and W, which do not decay.
+    One Lambda (N,) for all features and both directions, Re Lambda = -A_root^2, twice that log-uniform in
+    [dt_min, dt_max]. ssm_lr is that of Lambda and W, which do not decay.
     Sources: Gupta et al. 2022; paper B, Section 3.4.
     deviation: a slip in paper B's code leaves Re Lambda of the first layer at the global rate.
     """
@@ -741,8 +717,8 @@ def dlr_kernel(Lambda, W, L):
     """Re sum_j W[c, h, j] exp(l Lambda[j]) of Lambda (N,), W (Ch, H, N), complex -> (Ch, H, L). One
     (N, L) table of powers, the product of two short ones, serves all features."""
     T = 1 << round(math.log2(L) / 2)
-    left = power_table(Lambda, constant(torch.arange, 0, L, T, device=W.device))
-    right = power_table(Lambda, constant(torch.arange, T, device=W.device))
+    left = power_table(Lambda, torch.arange(0, L, T, device=W.device))
+    right = power_table(Lambda, torch.arange(T, device=W.device))
     table = (left.unsqueeze(-1) * right.unsqueeze(1)).flatten(1)[:, :L]
     return torch.cat([W.real, -W.imag], -1) @ torch.cat([table.real, table.imag])  # Re(W table)
 
@@ -754,8 +730,7 @@ class SGConvBlock(KernelBlock):
     """SGConv: S sub-kernels of d free taps one after the other, stretched by 1, 1, 2, 4, ... and ever weaker.
 
     kernel_dim      d; S = 1 + ceil(log2(max_length / d))
-    position_decay  None: sub-kernel i has weight 2^(S - 1 - i) before normalisation, that is 2^-i up to a
-                    constant; else weight (l + 1)^-position_decay on tap l (the CIFAR recipe; not trained)
+    position_decay  None: sub-kernel i has weight 2^-i; else tap l has (l + 1)^-position_decay (CIFAR)
     kernel_lr       that of the taps, which decay
     Taps are divided by the initial kernel's norm, over all lags. Source: Li et al. 2022; ctlllll/SGConv.
     """
@@ -808,30 +783,26 @@ class FreeBlock(KernelBlock):
 
 
 class DiagonalScan(torch.autograd.Function):
-    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; bidirectional:
-    also from the end, x_t = exp(log_pole) x_(t+1) + v_t.
-
-    v (P, B, L), log_pole (P,), complex -> (x,) or (x, x from the end), each as v. The gradient is the scan of
-    the gradient, the other way round and with the conjugate pole.
-    """
+    """x_t = exp(log_pole) x_(t-1) + v_t along the last axis, x_(-1) = 0, for P states at once; from_the_end:
+    x_t = exp(log_pole) x_(t+1) + v_t. v (P, B, L), log_pole (P,), complex -> as v. The gradient is the same
+    scan the other way round, with the conjugate pole."""
 
     @staticmethod
-    def forward(ctx, v, log_pole, bidirectional):
+    def forward(ctx, v, log_pole, from_the_end):
         tables = scan_tables(log_pole, v.shape[2])
-        x = [scan_blocks(v, *tables, from_the_end) for from_the_end in (False, True)[: 1 + bidirectional]]
-        ctx.save_for_backward(*tables, *x)
-        return tuple(x)
+        x = scan_blocks(v, *tables, from_the_end)
+        ctx.save_for_backward(*tables, x)
+        ctx.from_the_end = from_the_end
+        return x
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *grads):
-        steps, powers, *x = ctx.saved_tensors
-        tables = steps.conj().resolve_conj(), powers.conj().resolve_conj()
-        v = [scan_blocks(g, *tables, not from_the_end) for from_the_end, g in enumerate(grads)]
-        pole = (x[0][..., :-1].conj() * v[0][..., 1:]).sum((1, 2))
-        if len(v) == 2:
-            pole = pole + (x[1][..., 1:].conj() * v[1][..., :-1]).sum((1, 2))
-        return v[0] if len(v) == 1 else v[0] + v[1], pole * tables[1][:, 0, 1], None
+    def backward(ctx, grad):
+        *tables, x = ctx.saved_tensors
+        steps, powers = (z.conj().resolve_conj() for z in tables)
+        v = scan_blocks(grad, steps, powers, not ctx.from_the_end)
+        x, later = (x[..., 1:], v[..., :-1]) if ctx.from_the_end else (x[..., :-1], v[..., 1:])
+        return v, (x.conj() * later).sum((1, 2)) * powers[:, 0, 1], None
 
 
 def scan_tables(log_pole, L):
@@ -839,15 +810,14 @@ def scan_tables(log_pole, L):
     T, levels = min(32, L), 1
     while T**levels < L:
         levels += 1
-    exponents = tuple(T**level * t for level in range(levels) for t in range(T + 1))
-    exponents = constant(torch.tensor, exponents, device=log_pole.device)
-    powers = power_table(log_pole, exponents).unflatten(1, (levels, T + 1))
+    level, t = (torch.arange(n, device=log_pole.device) for n in (levels, T + 1))
+    powers = power_table(log_pole, (T ** level[:, None] * t).flatten()).unflatten(1, (levels, T + 1))
     return F.pad(powers[..., :T], (T - 1, 0)).unfold(2, T, 1).flip(2), powers
 
 
 def scan_blocks(v, steps, powers, from_the_end):
-    """One direction of DiagonalScan. A block of T positions is a product with powers of the pole p, from the
-    end with their transpose. For T = 3:
+    """DiagonalScan by its tables. A block of T positions is a product with powers of the pole p, from the end
+    with their transpose. For T = 3:
             1  p  p^2
             .  1   p
             .  .   1
@@ -859,12 +829,13 @@ def scan_blocks(v, steps, powers, from_the_end):
     step, power = steps[:, 0, :T, :T], powers[:, 0, None, None, 1:]
     v = F.pad(v, (0, -L % T)) if L % T else v
     x = torch.bmm(v.reshape(P, -1, T), step.mT if from_the_end else step).view(P, B, -1, T)
-    if L > T and from_the_end:
-        ends = scan_blocks(x[..., 0], steps[:, 1:], powers[:, 1:], True)
-        x[:, :, :-1].addcmul_(ends[..., 1:, None], power.flip(3))
-    elif L > T:
-        ends = scan_blocks(x[..., -1], steps[:, 1:], powers[:, 1:], False)
-        x[:, :, 1:].addcmul_(ends[..., :-1, None], power)
+    if L > T:
+        ends = x[..., 0 if from_the_end else -1]
+        ends = scan_blocks(ends, steps[:, 1:], powers[:, 1:], from_the_end).unsqueeze(3)
+        if from_the_end:
+            x[:, :, :-1].addcmul_(ends[:, :, 1:], power.flip(3))
+        else:
+            x[:, :, 1:].addcmul_(ends[:, :, :-1], power)
     return x.flatten(2)[..., :L]
 
 
@@ -873,7 +844,7 @@ class StateSpaceBlock(ResidualBlock):
 
     system() -> (log pole (P,), B (P, H), C (H, P or 2 P)), complex, of x_t = exp(log pole) x_(t-1) + B u_t,
     y = Re(C x) + D u. Unless causal, x also runs from the end, C = [forward, backward], and both include
-    position t. GELU in its tanh form, dense layers LeCun normal, as the authors'. O(P L H).
+    position t. GELU in its tanh form, dense layers LeCun normal. O(P L H).
     """
 
     def __init__(self, d_model, causal=False, norm="batch", tie_dropout=True, **residual):
@@ -885,9 +856,10 @@ class StateSpaceBlock(ResidualBlock):
         (batch, L, H), P = u.shape, len(log_pole)
         v = product(torch.view_as_real(B).mT.reshape(2 * P, H), u.reshape(-1, H).T)
         v = torch.view_as_complex(v.view(P, 2, batch, L).movedim(1, 3).contiguous())
-        x = [torch.view_as_real(x).movedim(3, 1) for x in DiagonalScan.apply(v, log_pole, self.rows == 2)]
+        x = [DiagonalScan.apply(v, log_pole, from_the_end) for from_the_end in (False, True)[: self.rows]]
+        x = torch.cat([torch.view_as_real(z).movedim(3, 1) for z in x]).flatten(2).flatten(0, 1)
         C = torch.view_as_real(C.conj().resolve_conj()).flatten(1)  # Re(C x) = Re C Re x - Im C Im x
-        y = product(torch.cat(x).flatten(2).flatten(0, 1).T, C.T).view(batch, L, H)
+        y = product(x.T, C.T).view(batch, L, H)
         return torch.addcmul(y, self.skip_weight, u)
 
 
@@ -1018,7 +990,8 @@ class DampedEMA(nn.Module):
         below_1 = 1 - torch.finfo(p.dtype).eps / 2  # of 1 itself the logarithm would be infinite
         forgotten = (p * torch.sigmoid(self.alpha)).clamp(max=below_1)
         taps = min(L, self.truncation or L)
-        return power_sum(weights.unsqueeze(0), torch.log1p(-forgotten), taps)[0]
+        powers = torch.exp(torch.log1p(-forgotten).unsqueeze(2) * torch.arange(taps, device=p.device))
+        return full_precision(torch.matmul)(weights.unsqueeze(1), powers).squeeze(1)
 
     def forward(self, x):
         past, future = self.kernel(x.shape[1]).chunk(2)
@@ -1030,15 +1003,29 @@ MOST_SCORES = {"cpu": 1 << 24}  # made at once in a single-head attention, by de
 QUERIES_AT_ONCE = 256
 
 
-def attend_in_pieces(attend, q, k, v, mask):
-    """attend(q, k, v, mask, first) of q, k (B, 1, L, Z), v (B, 1, L, E), for 256 queries at a time, from
-    position `first` on, where all scores would take more than 64 MB (GPU: 1 GB). Pieces are made again for
-    the gradient; they pay for it by fitting into a CPU's cache."""
-    if mask.numel() * mask.shape[1] < MOST_SCORES.get(mask.device.type, 1 << 28):
-        return attend(q, k, v, mask, 0)
-    again = functools.partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+def attend(q, k, v, mask, bias=None, first=0):
+    """softmax(q k^T / sqrt(Z) + bias) v, padded keys left out, of one head: q (B, 1, rows, Z) at positions
+    first, first + 1, ..., k (B, 1, L, Z), v (B, 1, L, E). bias (2 M + 1,): number M + j - i is query i's
+    for key j."""
+    seen, rows, L = keys_to_see(mask), q.shape[2], k.shape[2]
+    if bias is not None:
+        last = len(bias) // 2 + 1 - first - rows  # where the last row's window begins
+        bias = bias[last : last + rows + L - 1].unfold(0, L, 1).flip(0).to(v.dtype)
+        seen = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+
+def attend_in_pieces(q, k, v, mask, bias=None):
+    """attend() for 256 queries at a time where all scores would take more than 64 MB (GPU: 1 GB; without a
+    bias its kernels make none). Pieces are made again for the gradient; they pay for it by fitting into a
+    CPU's cache."""
+    kind = mask.device.type
+    few = mask.numel() * mask.shape[1] < MOST_SCORES.get(kind, 1 << 28)
+    if few or (bias is None and kind != "cpu"):
+        return attend(q, k, v, mask, bias)
+    again = functools.partial(checkpoint, attend, use_reentrant=False, preserve_rng_state=False)
     pieces = enumerate(q.split(QUERIES_AT_ONCE, 2))
-    return torch.cat([again(attend, piece, k, v, mask, QUERIES_AT_ONCE * i) for i, piece in pieces], 2)
+    return torch.cat([again(piece, k, v, mask, bias, QUERIES_AT_ONCE * i) for i, piece in pieces], 2)
 
 
 class MegaBlock(ResidualBlock):
@@ -1046,10 +1033,9 @@ class MegaBlock(ResidualBlock):
 
     m = EMA(x'), x' = norm(x) or x, [u | z r | h] = W m, q, k = z times, plus vectors, v = SiLU(W_v x'),
     x + sigma(u) * (SiLU(h + W_h (attention(q, k, v) * r)) - x), then x + W2 SiLU(W1 norm(x)).
-    d_hidden     E, width of v, r and of the feed-forward layer
-    d_attention  Z, of q and k
+    d_hidden     E, width of v, r and of the feed-forward layer; d_attention: Z, of q and k
     max_length   longest sequence: the relative bias has a number for each distance
-    ema_dim, truncation: see DampedEMA. Dropout on m, the candidate and the feed-forward output.
+    ema_dim, truncation: see DampedEMA. Dropout on m, too.
     O(L^2 (Z + E)). Source: Ma et al. 2022; facebookresearch/mega. Attention is softmax, as in paper A.
     """
 
@@ -1080,6 +1066,7 @@ class MegaBlock(ResidualBlock):
         return self.output_linear(F.silu(self.input_linear(x)))
 
     def gated_attention(self, x, mask):
+        require_length(x.shape[1], self.max_length, "MEGA was built")
         z = self.norm(x, mask) if self.norm_place == "pre" else x
         v = F.silu(self.value_linear(z))
         m = self.drop(self.ema(zero_padding(z, mask)))
@@ -1087,22 +1074,11 @@ class MegaBlock(ResidualBlock):
         shared, reset = F.silu(shared).split(self.sizes[1:3], -1)
         qk = torch.addcmul(self.query_key_bias, shared.unsqueeze(2), self.query_key_scale)
         q, k = qk.to(v.dtype).transpose(1, 2).split(1, 1)  # (B, 1, L, Z), of one head
-        o = attend_in_pieces(self.attend, q, k, v.unsqueeze(1), mask).squeeze(1)
+        o = attend_in_pieces(q, k, v.unsqueeze(1), mask, self.relative_bias).squeeze(1)
         h = F.silu(h + self.update_linear(o * reset))
         # The gate moves the residual itself, not its normalised form.
         x = torch.lerp(x, self.drop(h).to(x.dtype), torch.sigmoid(update).to(x.dtype))
         return x if self.norm_place == "pre" else self.norm(x, mask)
-
-    def attend(self, q, k, v, mask, first):
-        """Of the queries q (B, 1, rows, Z) at positions first, first + 1, ... to k (B, 1, L, Z), v (B, 1, L,
-        E) -> (B, 1, rows, E). The bias of query i and key j is number max_length - 1 + j - i of them."""
-        rows, L = q.shape[2], k.shape[2]
-        require_length(L, self.max_length, "MEGA was built")
-        last = self.max_length - first - rows  # where the last row's window begins
-        bias = self.relative_bias[last : last + rows + L - 1].unfold(0, L, 1).flip(0).to(v.dtype)
-        seen = keys_to_see(mask)
-        bias = bias if seen is None else bias.masked_fill(~seen, -torch.inf)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
 
 
 class EMAAttention(nn.Module):
@@ -1134,16 +1110,9 @@ class EMAAttention(nn.Module):
         qk = torch.addcmul(bias, z.unsqueeze(1), scale)  # (B, 2, L, Z)
         v = F.silu(self.value_linear(x)).unsqueeze(1)
         q, k = rotate(qk, Z, 10000.0, True).to(v.dtype).split(1, 1)  # half of the frequencies are zero
-        if x.device.type == "cpu":
-            o = attend_in_pieces(self.attend, q, k, v, mask)
-        else:  # a GPU's fast kernels make no scores
-            o = self.attend(q, k, v, mask)
-        h = F.silu(h + self.update_linear(g * o.squeeze(1)))
+        o = attend_in_pieces(q, k, v, mask).squeeze(1)
+        h = F.silu(h + self.update_linear(g * o))
         return torch.lerp(x, h.to(x.dtype), torch.sigmoid(p).to(x.dtype))
-
-    @staticmethod
-    def attend(q, k, v, mask, first=0):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=keys_to_see(mask))
 
 
 class EMAAttentionBlock(TransformerBlock):
@@ -1152,8 +1121,7 @@ class EMAAttentionBlock(TransformerBlock):
     d_hidden, d_attention, d_ff: E of v, Z of q and k, F; truncation: taps of the EMA's kernel in each
     direction, None: max_length + 1. Dropout on both residual branches alone. Unlike in MegaBlock (Ma et al.)
     the gate moves the NORMED input, there is no relative bias, linear maps have torch's default init, omega ~
-    N(0, 0.02^2). The convolution is scaled by 1 / sqrt(n_fft), as in gMLP: of white noise of rms 1 it first
-    makes rms 0.017, MegaBlock's 1.07.
+    N(0, 0.02^2), and the average is scaled by 1 / sqrt(n_fft), as in gMLP.
     Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
@@ -1166,6 +1134,14 @@ class EMAAttentionBlock(TransformerBlock):
 
 
 @full_precision
+def linear_attention(x, b, c):
+    """y_t = sum_s (c_t . b_s) x_s, in which the sum over s of b_s x_s is the same for all t. O(L N H).
+    x (B, L, H), zero at padding, b, c (B, L, N) -> as x, at least float32."""
+    x, b, c = (at_least_float32(z) for z in (x, b, c))
+    return c @ (b.mT @ x)
+
+
+@full_precision
 def decayed_attention(x, b, c, log_a):
     """y_t = sum_s (c_t . b_s) x_s times a_(s+1) ... a_t for s <= t, times a'_t ... a'_(s-1) for s > t. No
     normaliser. O(L T (N + h P) + L N h P).
@@ -1175,12 +1151,11 @@ def decayed_attention(x, b, c, log_a):
     of all products of decays; a state (N, h P) goes from chunk to chunk. Sources: Dao and Gu 2024, arXiv
     2405.21060, Section 6; in both directions: Afzal et al. 2025, arXiv 2502.16249.
     """
-    x, b, c, log_a = (at_least_float32(z) for z in (x, b, c, log_a))
-    L = x.shape[1]
+    L, heads = x.shape[1:3]
     T = min(L, 32 if x.device.type == "cpu" else 128)  # a GPU waits for launches, two for each chunk
-    x = F.pad(x, (0, 0, 0, 0, 0, -L % T)).unflatten(1, (-1, T))  # (B, chunks, T, h, P)
-    b, c = (F.pad(z, (0, 0, 0, -L % T)).unflatten(1, (-1, T)) for z in (b, c))  # (B, chunks, T, N)
-    log_a = F.pad(log_a, (0, 0, 0, -L % T)).unflatten(2, (-1, T))  # (2, B or 1, chunks, T, h)
+    given = (at_least_float32(z) for z in (x.flatten(2), b, c, *log_a))  # each (B or 1, L, ...)
+    x, b, c, *log_a = (F.pad(z, (0, 0, 0, -L % T)).unflatten(1, (-1, T)) for z in given)
+    x = x.unflatten(3, (heads, -1))  # (B, chunks, T, h, P)
     # From the start of the chunk up to t, and from t up to its end: their differences are the products above.
     sums = log_a[0].cumsum(2), log_a[1].flip(2).cumsum(2).flip(2)
     lags = [z.mT.unsqueeze(4) - z.mT.unsqueeze(3) for z in sums]  # (B or 1, chunks, h, t, s)
@@ -1210,32 +1185,26 @@ class DecayBlock(ResidualBlock):
     """Attention with decay in one residual block: x + W_out RMS(y), y = decayed_attention(X, b, c, a), with
     X (D -> H), b and c (D -> N) linear in norm(x), without bias. No feed-forward layer.
 
-    decay     "none"       a = 1: linear attention, whose order of positions only `position` can tell
+    decay     "none"       a = 1: linear_attention, whose order of positions only `position` can tell
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
               "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
     d_state   N, width of b and c, which all heads and both directions share
-    b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
     d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own. A head's -log a starts
               between 0.001 and 1, evenly spread on a log scale; it reaches 1 / that many positions
     Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
     RMS norm keeps the scale); decayed_attention's.
     """
 
-    def __init__(
-        self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, b_bias=False, **residual
-    ):
+    def __init__(self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, **residual):
         super().__init__(d_model, **residual)
         H = d_hidden or d_model
         if decay not in ("none", "fixed", "selective") or H % heads:
             raise ValueError(f"decay is none, fixed or selective; heads divide {H}; got {decay!r}, {heads}")
-        self.heads = 1 if decay == "none" else heads
+        self.decay, self.heads = decay, heads
         self.sizes = H, d_state, d_state, 2 * heads if decay == "selective" else 0
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
-        if decay == "none":
-            self.register_buffer("dt_bias", torch.full((2, 1), -torch.inf))  # softplus makes it 0
-        else:
+        if decay != "none":
             self.dt_bias = nn.Parameter(torch.logspace(-3, 0, heads).repeat(2, 1).expm1().log())
-        self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
         self.norm_output = nn.RMSNorm(H, eps=1e-5)
         self.output_linear = nn.Linear(H, d_model, bias=False)
 
@@ -1245,14 +1214,11 @@ class DecayBlock(ResidualBlock):
 
     def attend(self, x, b, c, dt):
         """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, 2 heads) or of no width -> as x."""
+        if self.decay == "none":
+            return linear_attention(x, b, c)
         dt = torch.stack(at_least_float32(dt).chunk(2, 2)) if dt.shape[2] else 0.0
         log_a = -F.softplus(dt + self.dt_bias[:, None, None]).expand(-1, -1, x.shape[1], -1)
-        x = x.unflatten(2, (self.heads, -1))
-        y = decayed_attention(x, b, c, log_a).flatten(2)
-        if self.b_bias is not None:  # (c . beta_p) is the same for all s
-            one = torch.ones_like(b[..., :1])
-            y = y + (at_least_float32(c) @ self.b_bias) * decayed_attention(x, one, one, log_a).flatten(2)
-        return y
+        return decayed_attention(x.unflatten(2, (self.heads, -1)), b, c, log_a).flatten(2)
 
 
 class Mamba2Block(DecayBlock):
@@ -1305,29 +1271,6 @@ CHOICES = {
 }
 
 
-def cast_weights(module, device):
-    """{name: weights and biases of all linear layers and convolutions in `module`} in the type of autocast,
-    which would cast each by itself: two launches for each, there and back. Empty where nothing is cast."""
-    if device == "meta" or not torch.is_autocast_enabled(device) or torch.compiler.is_compiling():
-        return {}
-    layers = [(n, m) for n, m in module.named_modules() if isinstance(m, (nn.Linear, nn.Conv1d))]
-    weights = {f"{n}.{k}": p for n, m in layers for k, p in m.named_parameters()}
-    if {p.dtype for p in weights.values()} != {torch.float32}:
-        return {}
-    cast = torch.cat([p.flatten() for p in weights.values()]).to(torch.get_autocast_dtype(device))
-    pieces = cast.split([p.numel() for p in weights.values()])
-    return {name: piece.view_as(p) for (name, p), piece in zip(weights.items(), pieces)}
-
-
-class Stack(nn.ModuleList):
-    """Blocks one after the other: x (B, L, D), mask (B, L) -> (B, L, D)."""
-
-    def forward(self, x, mask):
-        for block in self:
-            x = block(x, mask)
-        return x
-
-
 class SequenceModel(nn.Module):
     """Embed -> `depth` equal blocks -> features; pooled for classification, position-wise for denoising.
 
@@ -1374,7 +1317,7 @@ class SequenceModel(nn.Module):
         if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
             table = sinusoidal_positions(max_length or 0, d_model).to(torch.get_default_dtype())
             self.register_buffer("sinusoid", table, persistent=False)
-        self.blocks = Stack(BLOCKS[block](d_model, **block_args) for _ in range(depth))
+        self.blocks = nn.ModuleList(BLOCKS[block](d_model, **block_args) for _ in range(depth))
         self.final_norm = Norm(final_norm, d_model) if final_norm else None
         outputs = 1 if classes == 2 else classes
         if docs == 2:
@@ -1400,10 +1343,8 @@ class SequenceModel(nn.Module):
             require_length(L, len(self.position_table.weight), "the learned positions were made")
             x = x + self.position_table.weight[:L]
         x = F.dropout(x, self.embedding_dropout, self.training)
-        if weights := cast_weights(self.blocks, x.device.type):
-            x = torch.func.functional_call(self.blocks, weights, (x, mask), tie_weights=False)
-        else:  # functional_call would take a tenth of a millisecond for nothing
-            x = self.blocks(x, mask)
+        for block in self.blocks:
+            x = block(x, mask)
         return x if self.final_norm is None else self.final_norm(x, mask)
 
     one_length = False  # whether all sequences have the same; common.fit says it

@@ -74,26 +74,14 @@ def test_long_conv_is_the_direct_sum(length, taps):
     assert error(models.long_conv(u, forward, backward), direct_conv(u, forward, backward)) < 1e-12
 
 
-def test_long_conv_has_no_second_derivatives():
-    u, kernel = randn(2, 4, 6).requires_grad_(), randn(4, 6)
-    (first,) = torch.autograd.grad(models.long_conv(u, kernel).square().sum(), u, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):  # they would be wrong
-        first.sum().backward()
-
-
 @pytest.mark.parametrize("name", ["s4", "s4d", "dlr", "sgconv", "mega", "s5", "lru"])
 def test_kernels_and_scans_do_not_notice_autocast(name):
     """Their matrix products would become bf16, two digits instead of seven."""
     block, u = small_model(name, 1).blocks[0], randn(2, 40, 16, dtype=torch.float32)
-
-    def compute():
-        if hasattr(block, "kernel"):
-            return models.long_conv(k_fwd=block.kernel(40)[0], u=u.mT)
-        return block.ema(u) if name == "mega" else block.mix_states(u)
-
+    compute = block.ema if name == "mega" else getattr(block, "mix_states", lambda u: block.kernel(40))
     with torch.autocast("cpu", torch.bfloat16):
-        got = compute()
-    assert got.dtype == torch.float32 and torch.equal(got, compute())
+        got = compute(u)
+    assert got.dtype == torch.float32 and torch.equal(got, compute(u))
 
 
 def dense_dplr(Lambda, P, B, C, dt, L, longest=None):
@@ -167,7 +155,7 @@ def test_the_gain_of_a_small_pole_has_the_slope_of_its_series(size):
     at 1e-4 to 1e-1, where the slope of the quotient is a difference of large numbers. At 0 the gain is 1."""
     z = (size * torch.exp(1j * torch.linspace(1.6, 4.7, 50))).to(torch.complex64).requires_grad_()
     exact = z.detach().to(torch.complex128).requires_grad_()
-    gain = models.exponential_gain(z)
+    _, gain = models.zero_order_hold(z, 1)
     gain.sum().real.backward()
     assert size > 0 or (gain == 1).all()
     sum(exact**k / math.factorial(k + 1) for k in range(20)).sum().real.backward()
@@ -185,7 +173,7 @@ def test_long_kernels_keep_their_phase():
     assert error(models.power_sum(W, Lambda[None], L)[0, 0].double(), want) < 2e-4
     impulse = torch.zeros(3, 1, L, dtype=torch.complex64)
     impulse[..., 0] = 1
-    assert error(models.DiagonalScan.apply(impulse, Lambda, False)[0].real.sum((0, 1)).double(), want) < 1e-5
+    assert error(models.DiagonalScan.apply(impulse, Lambda, False).real.sum((0, 1)).double(), want) < 1e-5
 
 
 def test_an_ema_that_forgets_at_once_is_a_single_tap():
@@ -250,16 +238,10 @@ def turned(x, theta):
     return torch.view_as_real(pairs * turns).flatten(-2)
 
 
-def test_rotary_is_a_complex_rotation():
-    D, L = 16, 50
-    x, theta = randn(2, L, D), models.rotary_frequencies(D)
-    assert torch.allclose(theta, 10000.0 ** (-2 * torch.arange(D // 2, dtype=torch.float64) / D))
-    assert error(models.rotate(x, D), turned(x, theta)) < 1e-12
-    half = models.rotary_frequencies(D, disable_half=True)
-    assert (half[::2] == 0).all() and torch.equal(half[1::2], theta[1::2])
-    in_bf16 = models.rotate(x.bfloat16(), D)
-    assert in_bf16.dtype == torch.bfloat16
-    assert error(in_bf16.double(), models.rotate(x.bfloat16().double(), D)) < 0.01  # phases are not bf16
+def test_the_phases_of_rotary_positions_are_not_bf16():
+    x = randn(2, 50, 16).bfloat16()
+    got, theta = models.rotate(x, 16), 10000.0 ** (-2 * torch.arange(8, dtype=torch.float64) / 16)
+    assert got.dtype == torch.bfloat16 and error(got.double(), turned(x.double(), theta)) < 0.01
 
 
 def naive_transformer(block, x, mask, rotary=None, causal=False, window=None):
@@ -499,31 +481,18 @@ def test_s5_and_lru_are_their_loops(activation, length, causal):
     same_gradients(block, randn(2, length, 6), masked(length, max(1, length - 9)), naive)
 
 
-CONVOLUTIONS = [
-    (1, 1, 50),
-    (7, 1, 3),
-    (5, 1, 50),
-    (13, 4, 50),
-    (31, 2, 1),
-    (31, 32, 50),
-    (61, 8, 200),
-    (61, 1, 40),
-]
+CONVOLUTIONS = [(1, 1, 50), (7, 1, 3), (5, 1, 50), (13, 4, 50), (31, 2, 1), (31, 32, 50), (61, 8, 200)]
 
 
-@pytest.mark.parametrize(
-    "place, activation, dilation", [("pre", "relu", 1), ("post", "gelu", 1), ("after", "relu", 3)]
-)
+@pytest.mark.parametrize("place", ["pre", "post", "after"])
 @pytest.mark.parametrize("kernel, groups, length", CONVOLUTIONS)
-def test_conv_blocks_are_their_equations(place, activation, dilation, kernel, groups, length):
-    options = dict(norm_place=place, activation=activation, dilation=dilation)
-    block = drawn(models.ConvBlock(32, 64, kernel, groups, **options))
-    given = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
+def test_conv_blocks_are_their_equations(place, kernel, groups, length):
+    block = drawn(models.ConvBlock(32, 64, kernel, groups, norm_place=place))
 
     def naive(x, mask):
         z = (block.norm(x, mask) if place == "pre" else x) * mask[..., None]
-        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, **given).mT
-        y = x + block.linear(getattr(F, activation)(block.norm(z, mask) if place == "after" else z))
+        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, padding=kernel // 2, groups=groups).mT
+        y = x + block.linear(F.relu(block.norm(z, mask) if place == "after" else z))
         return block.norm(y, mask) if place == "post" else y
 
     same_gradients(block, randn(2, length, 32), masked(length, max(1, length - 19)), naive)
@@ -539,16 +508,15 @@ def naive_decay(block, u, mask):
         xbc = sum(xbc[:, j : j + L] * block.conv.weight[:, 0, j] for j in range(4)) + block.conv.bias
         x, b, c = F.silu(xbc).split((H, N, N), -1)
         x = x * mask[..., None]
-    b = b[..., None] + (0 if block.b_bias is None else block.b_bias)  # (B, L, N, H or 1)
     y = torch.zeros_like(x)
     for way in range(2):
         a = torch.ones_like(x)
-        if isinstance(block.dt_bias, nn.Parameter):
+        if block.decay != "none":
             rate = block.dt_bias[way] + (dt[..., way * heads :][..., :heads] if dt.shape[2] else 0)
             a = (1 / (1 + rate.exp())).expand(*u.shape[:2], heads).repeat_interleave(H // heads, 2)
         state, there = torch.zeros(len(u), N, H, dtype=u.dtype), [None] * L
         for t in range(L) if way == 0 else reversed(range(L)):
-            state, new = a[:, t, None] * state, b[:, t] * x[:, t, None]
+            state, new = a[:, t, None] * state, b[:, t, :, None] * x[:, t, None]
             # On the way back position t itself comes after its sum: the way there has counted it.
             state, there[t] = state + new, (c[:, t, :, None] * (state + new * (way == 0))).sum(1)
         y = y + torch.stack(there, 1)
@@ -560,15 +528,10 @@ def naive_decay(block, u, mask):
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 300])
 @pytest.mark.parametrize("name", ["decay-none", "decay-fixed", "decay-selective", "mamba2"])
-@pytest.mark.parametrize("b_bias", [False, True])
-def test_attention_with_decay_is_its_loop(name, length, b_bias):
+def test_attention_with_decay_is_its_loop(name, length):
     """Lengths within a chunk of 32, at its end and over several."""
     torch.manual_seed(0)
-    block, ones = (
-        models.BLOCKS[name](6, d_state=3, heads=2, b_bias=b_bias),
-        ("norm_output.weight", "skip_weight"),
-    )
-    block = drawn(block, *({*ones, "b_bias"} & dict(block.named_parameters()).keys()))
+    block = drawn(models.BLOCKS[name](6, d_state=3, heads=2), "norm_output.weight", "skip_weight")
     mask = masked(length, max(1, length - 9))
     same_gradients(block, randn(2, length, 6), mask, partial(naive_decay, block))
 
@@ -665,25 +628,16 @@ def tokens_and_mask(*lengths):
     return torch.randint(1, 20, mask.shape, generator=torch.Generator().manual_seed(1)) * mask, mask
 
 
-# Of each block in SMALL: the sum of all |weights| drawn from seed 0, a loss, and the norm of its gradient.
+# Of each block in SMALL: the sum of all |weights| drawn from seed 0, and a loss.
+# fmt: off
 GOLDEN = {
-    "conv": (661.94, 2.29319, 1.8563),
-    "transformer": (848.94, 2.39808, 1.9157),
-    "gmlp": (655.06, 2.08498, 35.8371),
-    "mega": (1020.90, 2.36444, 1.3339),
-    "ema-attention": (1514.40, 2.04600, 1.8667),
-    "s4": (1053.69, 2.34160, 1.0208),
-    "s4d": (1042.81, 2.36525, 1.1149),
-    "s5": (605.02, 2.70988, 1.4963),
-    "lru": (964.50, 2.23289, 2.6454),
-    "dlr": (621.50, 2.33651, 2.8553),
-    "sgconv": (1494.50, 2.08259, 1.4780),
-    "free": (487.46, 2.25386, 1.0836),
-    "decay-none": (544.46, 2.42113, 1.9526),
-    "decay-fixed": (601.67, 2.34996, 2.1929),
-    "decay-selective": (633.95, 2.26164, 2.4452),
-    "mamba2": (1060.38, 2.28396, 1.4998),
+    "conv": (661.94, 2.29319), "transformer": (848.94, 2.39808), "gmlp": (655.06, 2.08498),
+    "mega": (1020.90, 2.36444), "ema-attention": (1514.40, 2.04600), "s4": (1053.69, 2.34160),
+    "s4d": (1042.81, 2.36525), "s5": (605.02, 2.70988), "lru": (964.50, 2.23289), "dlr": (621.50, 2.33651),
+    "sgconv": (1494.50, 2.08259), "free": (487.46, 2.25386), "decay-none": (544.46, 2.42113),
+    "decay-fixed": (601.67, 2.34996), "decay-selective": (633.95, 2.26164), "mamba2": (1060.38, 2.28396),
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -692,10 +646,8 @@ def test_models_start_and_compute_as_they_always_did(name):
     if name in ("s5", "lru") and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
         pytest.skip("torch below 2.12 draws truncated normals otherwise")
     model, (tokens, mask) = small_model(name).eval(), tokens_and_mask(40, 23)
-    loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2]))
-    loss.backward()
-    norm = sum(p.grad.square().sum() for p in model.parameters() if p.grad is not None).sqrt()
-    found = sum(p.abs().sum() for p in model.parameters()).item(), loss.item(), norm.item()
+    loss = F.cross_entropy(model.classify(model(tokens, mask), mask), torch.tensor([1, 2])).item()
+    found = sum(p.abs().sum() for p in model.parameters()).item(), loss
     assert found == pytest.approx(GOLDEN[name], rel=2e-4)
 
 
@@ -717,29 +669,14 @@ def test_padding_changes_nothing_and_gradients_reach_every_parameter(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_bf16_autocast_agrees_with_float32(name):
-    """At L = 4,096: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, two layers)."""
+    """At L = 2,048: within 3 % of the features' scale (bf16 has 8 bits: 0.4 % a rounding, two layers)."""
     extra = {"window": 512} if name == "transformer" else {}
-    model, (tokens, mask) = small_model(name, max_length=4096, **extra).eval(), tokens_and_mask(4096)
+    model, (tokens, mask) = small_model(name, max_length=2048, **extra).eval(), tokens_and_mask(2048)
     with torch.no_grad():
         want = model(tokens, mask)
         with torch.autocast("cpu", torch.bfloat16):
             got = model(tokens, mask)
     assert (got.float() - want).square().mean().sqrt() < 0.03 * want.square().mean().sqrt()
-
-
-@pytest.mark.parametrize("name", ["conv", "transformer", "mega"])
-def test_weights_cast_together_are_those_of_autocast(name):
-    kernel = {"kernel": 5} if name == "conv" else {}  # longer ones are float32 on a CPU
-    model, (tokens, mask) = small_model(name, **kernel), tokens_and_mask(40, 23)
-    results = []
-    for compute in (model, lambda tokens, mask: model.blocks(model.embedding(tokens), mask)):
-        model.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            x = compute(tokens, mask)
-        x[mask].square().sum().backward()
-        results.append([x] + [p.grad for p in model.blocks.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*results))
-    assert not models.cast_weights(model.blocks[0], "cpu")
 
 
 def test_parameter_counts_of_paper_a():
@@ -842,12 +779,16 @@ def test_an_empty_document_is_classified_without_nan(pooling):
     assert logits.isfinite().all() and all(g.isfinite().all() for g in gradients)
 
 
+COMPILED = [("transformer", "aot_eager"), ("decay-selective", "aot_eager")]
+COMPILED += [pytest.param(name, "inductor", marks=pytest.mark.slow)
+             for name in ("conv", "transformer", "gmlp", "s4d", "dlr")]  # fmt: skip
+
+
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["conv", "transformer", "gmlp", "s4d", "dlr", "decay-selective"])
+@pytest.mark.parametrize("name, backend", COMPILED)
 def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):
     """From the second length on the compiler takes the length as a symbol and computes no logarithm of it."""
-    losses, batches = [], [tokens_and_mask(length, 20) for length in (24, 40, 32)]
+    losses, batches = [], [tokens_and_mask(length, 20) for length in (24, 40)]
     for compiled in (False, True):
         model = small_model(name, depth=1, denoise=False)
         if compiled:
@@ -862,7 +803,7 @@ def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["transformer", "gmlp", "dlr"])
+@pytest.mark.parametrize("name", ["transformer", "dlr"])
 def test_the_residual_stream_of_pixels_is_float32_under_autocast(name):
     model = small_model(name, depth=2, input="pixels", input_channels=1)
     seen = []

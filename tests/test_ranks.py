@@ -22,7 +22,7 @@ import exp_locality
 import models
 
 ROOT = Path(__file__).parent.parent
-RECIPE = {"lr": 1e-2, "weight_decay": 0.1, "batch_size": 5, "clip": 1.0}
+RECIPE = {"lr": 1e-2, "weight_decay": 0.1, "batch_size": 5, "clip": 1.0, "epochs": 1}
 TOGETHER = 46  # examples: the last batch of an epoch has one example for two ranks
 
 
@@ -42,16 +42,18 @@ def retrieval():
 
 def s4():
     """Batch norm, whose statistics run over the global batch; lengths differ, so the ranks' counts do too."""
-    task = data.load("listops", "unused", limit=TOGETHER, smoke=True)
-    model = models.SequenceModel("s4", 2, 16, task.vocab, 10, d_state=8, max_length=2000, norm="batch")
-    return task, model, common.classify_loss
+    task = data.load("text", "unused", denoise=True, limit=TOGETHER, smoke=True)
+    sizes = dict(denoise=True, max_length=task.max_length, d_state=8)
+    model = models.SequenceModel("s4", 2, 16, task.vocab, 2, norm="batch", **sizes)
+    return task, model, common.multitask_loss
 
 
 CASES = {"text": text, "retrieval": retrieval, "s4": s4}
+TWICE = ("retrieval", "s4")  # what two ranks train
 
 
-def train(case, folder, micro_batch=None, epochs=2, change=lambda model: model):
-    """20 steps in float64, so that only differences in the mathematics show -> (losses of the steps, what
+def train(case, folder, micro_batch=None, change=lambda model: model):
+    """10 steps in float64, so that only differences in the mathematics show -> (losses of the steps, what
     fit returns, the trained parameters)."""
     torch.manual_seed(0)
     task, model, loss_fn = CASES[case]()
@@ -65,8 +67,8 @@ def train(case, folder, micro_batch=None, epochs=2, change=lambda model: model):
     common.sum_gradients = watched
     try:
         folder.mkdir(exist_ok=True)
-        args, hp = flags_of_fit(micro_batch=micro_batch), RECIPE | {"epochs": epochs}
-        result = common.fit(change(model).double(), task, loss_fn, hp, args, folder)
+        args = flags_of_fit(micro_batch=micro_batch)
+        result = common.fit(change(model).double(), task, loss_fn, RECIPE, args, folder)
     finally:
         common.sum_gradients = whole
     return losses, result, {name: p.detach() for name, p in model.named_parameters()}
@@ -88,7 +90,7 @@ def one_of_two(rank, port, folder):
     common.join_ranks(argparse.ArgumentParser(), "cpu")
     with pytest.raises(common.UserError, match="batch norm"):
         train("text", folder / "refused", change=with_torchs_own_norm)
-    for case in CASES:
+    for case in TWICE:
         torch.save(train(case, folder / case), folder / f"{case}-{rank}.pt")
 
     def cell():
@@ -119,11 +121,11 @@ def two_ranks(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", TWICE)
 def test_two_ranks_train_as_one_process(case, two_ranks, tmp_path):
     losses, result, parameters = train(case, tmp_path / "alone")
     (first, theirs, weights), (second, others, _) = (torch.load(two_ranks / f"{case}-{r}.pt") for r in (0, 1))
-    assert len(losses) == 20 and first == second and theirs["test_acc"] == others["test_acc"]
+    assert len(losses) == 10 and first == second and theirs["test_acc"] == others["test_acc"]
     assert first == pytest.approx(losses, rel=1e-5)
     for name, p in parameters.items():
         torch.testing.assert_close(weights[name], p, rtol=1e-5, atol=1e-8)
@@ -131,14 +133,14 @@ def test_two_ranks_train_as_one_process(case, two_ranks, tmp_path):
     assert theirs["train_acc"] == pytest.approx(result["train_acc"], abs=0.03)  # one example counts twice
     assert theirs["ranks"] == 2 and result["ranks"] == 1
     theirs, ours = (lines_of(p / "log.jsonl")[0]["val"] for p in (two_ranks / case, tmp_path / "alone"))
-    assert theirs == pytest.approx(ours)
+    assert theirs == pytest.approx(ours, rel=1e-4)
 
 
 @pytest.mark.parametrize("case", ["text", "retrieval"])
 def test_micro_batches_train_as_whole_batches(case, tmp_path):
     losses, result, _ = train(case, tmp_path / "whole")
     in_parts, same, _ = train(case, tmp_path / "parts", micro_batch=2)
-    assert in_parts == pytest.approx(losses, rel=1e-5) and len(losses) == 20
+    assert in_parts == pytest.approx(losses, rel=1e-5) and len(losses) == 10
     assert same["test_acc"] == pytest.approx(result["test_acc"], abs=1e-12)
 
 
@@ -147,7 +149,7 @@ def test_micro_batches_are_refused_where_they_would_be_another_mathematics(fit_a
     for case, change in (("s4", lambda model: model), ("text", with_torchs_own_norm)):
         with pytest.raises(common.UserError, match="--micro-batch"):
             train(case, tmp_path / case, micro_batch=2, change=change)
-    train("s4", tmp_path / "s4", micro_batch=5, epochs=1)  # one part: the batch itself
+    train("s4", tmp_path / "s4", micro_batch=5)  # one part: the batch itself
     fit_args.micro_batch, fit_args.compile = 4, "reduce-overhead"
     with pytest.raises(common.UserError, match="reduce-overhead"):
         common.require_splittable(models.Norm("layer", 4), 16, fit_args)

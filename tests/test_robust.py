@@ -34,12 +34,10 @@ def wait_for_checkpoint(process, out, since):
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("rounds", [1, pytest.param(17, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, tmp_path):
+def test_killed_at_any_moment_it_ends_like_the_unbroken_run(tmp_path):
     """Promise 1: SIGKILL, SIGTERM and Ctrl-C to processes, in steps, evaluations and (they are frequent here)
     while checkpoints are written."""
-    flags, draw = [*TINY, "--limit", 256, "--epochs", 20 * rounds], random.Random(0)
-    log = tmp_path / "log"
+    flags, log, draw = [*TINY, "--limit", 256, "--epochs", 20], tmp_path / "log", random.Random(0)
 
     def start(name, seconds=300):
         words = log, "exp_locality", [*flags, "--out", tmp_path / name], seconds
@@ -47,7 +45,7 @@ def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, tmp_path):
         process.start()
         return process
 
-    for number, code in [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)] * rounds:
+    for number, code in [(signal.SIGKILL, -9), (signal.SIGTERM, 75), (signal.SIGINT, 130)]:
         begun = time.time_ns()
         process = start("killed", 0.02)
         wait_for_checkpoint(process, tmp_path / "killed", begun)
@@ -57,7 +55,7 @@ def test_killed_at_any_moment_it_ends_like_the_unbroken_run(rounds, tmp_path):
         assert process.exitcode == code
     said = log.read_text()
     assert "continuing after step" in said and "\nstep " in said  # a log file tells how far it is
-    assert said.count("the same command continues") == 2 * rounds and "Traceback" not in said
+    assert said.count("the same command continues") == 2 and "Traceback" not in said
     for process in (start("killed"), start("unbroken")):
         process.join(300)
         assert process.exitcode == 0
@@ -120,7 +118,6 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("locality --task texts", "invalid choice"),
         ("locality --task text --kernel 4", "odd"),
         ("locality --task text --epochs 0", "whole number"),
-        ("locality --task text --batch-size 100000000000000000000", "999999999"),
         ("locality --task text --seeds 999999999", "1000"),
         ("locality --task text --lr nan", "above 0"),
         ("locality --task text --time-limit soon", "time"),
@@ -128,11 +125,9 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("locality --task text --smoke --mini", "--smoke"),
         ("locality --task text --steps 5 --epochs 5", "--epochs"),
         ("locality --task text --against exp_locality.py", "--report"),
-        ("locality --report --kernel 5 --lr 1e-3", "--kernel"),
         ("locality --report --against exp_locality.py", "train one first"),
         (f"locality --task text --device {MISSING} --smoke", f"--device {MISSING}"),
         ("locality --task text --smoke --limit 100000", "512"),
-        ("locality --task text --smoke --limit-test 100000", "128"),
         ("locality --task text --smoke --out /proc/nowhere", "/proc/nowhere"),
         (f"locality --task text --smoke --out {'x' * 300}", "too long"),
         ("multitask --task text listops --smoke --max-length 64", "max-length"),
