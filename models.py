@@ -320,34 +320,39 @@ def chunked_conv1d(x, weight, bias, groups=1):
 class ConvBlock(ResidualBlock):
     """Residual small convolution, paper A's "convolutional model": x + W ReLU(conv_K(LN(x))), D -> H -> D.
 
-    kernel      K, odd: each position sees K // 2 neighbours on each side
+    kernel      K, odd: each position sees K // 2 neighbours on each side, dilation positions apart
+    activation  name of a function of torch.nn.functional; the paper's is "relu"
     norm_place  the paper does not say it: "pre", x + W ReLU(conv(LN(x))), is our reading
                 "post"   LN(x + W ReLU(conv(x)))
                 "after"  x + W ReLU(LN(conv(x))), over the H channels ("each layer starts with a convolution")
     O(L K D H / groups), less for long kernels on a CPU. Sources: paper A, Section 8, Appendix A.2, Table 7.
     """
 
-    def __init__(self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre"):
+    def __init__(
+        self, d_model, d_hidden=256, kernel=5, groups=1, dropout=0.0, norm_place="pre", activation="relu",
+        dilation=1,
+    ):  # fmt: skip
         super().__init__(d_hidden if norm_place == "after" else d_model, dropout=dropout)
         if kernel % 2 == 0 or norm_place not in ("pre", "post", "after"):
             raise ValueError(f"kernel is odd, norm_place pre, post or after; got {kernel}, {norm_place!r}")
-        self.norm_place = norm_place
-        self.conv = nn.Conv1d(d_model, d_hidden, kernel, padding=kernel // 2, groups=groups)
+        self.norm_place, self.activation = norm_place, getattr(F, activation)
+        shape = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
+        self.conv = nn.Conv1d(d_model, d_hidden, kernel, **shape)
         self.linear = nn.Linear(d_hidden, d_model)
 
     def mix(self, z, mask):
-        weight, bias, groups = self.conv.weight, self.conv.bias, self.conv.groups
-        K = weight.shape[2]
+        (K,), (dilation,), groups = self.conv.kernel_size, self.conv.dilation, self.conv.groups
         # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        if z.device.type == "cpu" and K >= (7 if groups <= 16 else 41):
-            z = chunked_conv1d(z, weight, bias, groups)
+        if z.device.type == "cpu" and dilation == 1 and K >= (7 if groups <= 16 else 41):
+            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
         else:
             # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
-            z = F.conv2d(z.mT.unsqueeze(2), weight.unsqueeze(2), bias, padding=(0, K // 2), groups=groups)
+            place = dict(padding=(0, self.conv.padding[0]), dilation=(1, dilation), groups=groups)
+            z = F.conv2d(z.mT.unsqueeze(2), self.conv.weight.unsqueeze(2), self.conv.bias, **place)
             z = z.squeeze(2).mT  # (B, L, H)
         if self.norm_place == "after":
             z = self.norm(z, mask)
-        return self.linear(F.relu(z))
+        return self.linear(self.activation(z))
 
 
 # ------------------------------------------------------------------------------------------ Transformer
@@ -1189,13 +1194,16 @@ class DecayBlock(ResidualBlock):
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
               "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
     d_state   N, width of b and c, which all heads and both directions share
+    b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
     d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own. A head's -log a starts
               between 0.001 and 1, evenly spread on a log scale; it reaches 1 / that many positions
     Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
     RMS norm keeps the scale); decayed_attention's.
     """
 
-    def __init__(self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, **residual):
+    def __init__(
+        self, d_model, decay="selective", d_state=64, heads=4, d_hidden=None, b_bias=False, **residual
+    ):
         super().__init__(d_model, **residual)
         H = d_hidden or d_model
         if decay not in ("none", "fixed", "selective") or H % heads:
@@ -1205,6 +1213,7 @@ class DecayBlock(ResidualBlock):
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
         if decay != "none":
             self.dt_bias = nn.Parameter(torch.logspace(-3, 0, heads).repeat(2, 1).expm1().log())
+        self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
         self.norm_output = nn.RMSNorm(H, eps=1e-5)
         self.output_linear = nn.Linear(H, d_model, bias=False)
 
@@ -1214,6 +1223,13 @@ class DecayBlock(ResidualBlock):
 
     def attend(self, x, b, c, dt):
         """x (B, L, H), zero at padding, b, c (B, L, N), dt (B, L, 2 heads) or of no width -> as x."""
+        y = self.weighted(x, b, c, dt)
+        if self.b_bias is not None:  # (c . beta_p) is the same for all s
+            one = torch.ones_like(b[..., :1])
+            y = y + (at_least_float32(c) @ self.b_bias) * self.weighted(x, one, one, dt)
+        return y
+
+    def weighted(self, x, b, c, dt):
         if self.decay == "none":
             return linear_attention(x, b, c)
         dt = torch.stack(at_least_float32(dt).chunk(2, 2)) if dt.shape[2] else 0.0

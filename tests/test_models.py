@@ -484,15 +484,19 @@ def test_s5_and_lru_are_their_loops(activation, length, causal):
 CONVOLUTIONS = [(1, 1, 50), (7, 1, 3), (5, 1, 50), (13, 4, 50), (31, 2, 1), (31, 32, 50), (61, 8, 200)]
 
 
-@pytest.mark.parametrize("place", ["pre", "post", "after"])
+@pytest.mark.parametrize(
+    "place, activation, dilation", [("pre", "relu", 1), ("post", "gelu", 1), ("after", "relu", 3)]
+)
 @pytest.mark.parametrize("kernel, groups, length", CONVOLUTIONS)
-def test_conv_blocks_are_their_equations(place, kernel, groups, length):
-    block = drawn(models.ConvBlock(32, 64, kernel, groups, norm_place=place))
+def test_conv_blocks_are_their_equations(place, activation, dilation, kernel, groups, length):
+    options = dict(norm_place=place, activation=activation, dilation=dilation)
+    block = drawn(models.ConvBlock(32, 64, kernel, groups, **options))
+    given = dict(padding=dilation * (kernel // 2), dilation=dilation, groups=groups)
 
     def naive(x, mask):
         z = (block.norm(x, mask) if place == "pre" else x) * mask[..., None]
-        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, padding=kernel // 2, groups=groups).mT
-        y = x + block.linear(F.relu(block.norm(z, mask) if place == "after" else z))
+        z = F.conv1d(z.mT, block.conv.weight, block.conv.bias, **given).mT
+        y = x + block.linear(getattr(F, activation)(block.norm(z, mask) if place == "after" else z))
         return block.norm(y, mask) if place == "post" else y
 
     same_gradients(block, randn(2, length, 32), masked(length, max(1, length - 19)), naive)
@@ -508,6 +512,7 @@ def naive_decay(block, u, mask):
         xbc = sum(xbc[:, j : j + L] * block.conv.weight[:, 0, j] for j in range(4)) + block.conv.bias
         x, b, c = F.silu(xbc).split((H, N, N), -1)
         x = x * mask[..., None]
+    b = b[..., None] + (0 if block.b_bias is None else block.b_bias)  # (B, L, N, H or 1)
     y = torch.zeros_like(x)
     for way in range(2):
         a = torch.ones_like(x)
@@ -516,7 +521,7 @@ def naive_decay(block, u, mask):
             a = (1 / (1 + rate.exp())).expand(*u.shape[:2], heads).repeat_interleave(H // heads, 2)
         state, there = torch.zeros(len(u), N, H, dtype=u.dtype), [None] * L
         for t in range(L) if way == 0 else reversed(range(L)):
-            state, new = a[:, t, None] * state, b[:, t, :, None] * x[:, t, None]
+            state, new = a[:, t, None] * state, b[:, t] * x[:, t, None]
             # On the way back position t itself comes after its sum: the way there has counted it.
             state, there[t] = state + new, (c[:, t, :, None] * (state + new * (way == 0))).sum(1)
         y = y + torch.stack(there, 1)
@@ -528,10 +533,15 @@ def naive_decay(block, u, mask):
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 300])
 @pytest.mark.parametrize("name", ["decay-none", "decay-fixed", "decay-selective", "mamba2"])
-def test_attention_with_decay_is_its_loop(name, length):
+@pytest.mark.parametrize("b_bias", [False, True])
+def test_attention_with_decay_is_its_loop(name, length, b_bias):
     """Lengths within a chunk of 32, at its end and over several."""
     torch.manual_seed(0)
-    block = drawn(models.BLOCKS[name](6, d_state=3, heads=2), "norm_output.weight", "skip_weight")
+    block, ones = (
+        models.BLOCKS[name](6, d_state=3, heads=2, b_bias=b_bias),
+        ("norm_output.weight", "skip_weight"),
+    )
+    block = drawn(block, *({*ones, "b_bias"} & dict(block.named_parameters()).keys()))
     mask = masked(length, max(1, length - 9))
     same_gradients(block, randn(2, length, 6), mask, partial(naive_decay, block))
 

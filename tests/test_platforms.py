@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from conftest import exit_code
@@ -15,6 +16,7 @@ import common
 import data
 import exp_locality
 import exp_multitask
+import pathfinder
 
 ROOT = Path(common.__file__).parent
 
@@ -49,6 +51,43 @@ def alive(pid):
         return b") Z" not in Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return False
+
+
+def test_offsets_into_the_tables_of_large_images_do_not_wrap(monkeypatch):
+    """Products of an int16 array and a scalar of numpy 1 stay 16 bits wide, as those with a Python int do: so
+    the newest numpy shows here what the oldest does."""
+
+    class Numpy1:
+        intp = int
+
+        def __getattr__(self, name):
+            return getattr(np, name)
+
+    tab, asked = pathfinder.tables(128, 3), []
+    monkeypatch.setattr(pathfinder, "np", Numpy1())
+
+    class Windows:
+        def __getitem__(self, offsets):
+            asked.append(np.array(offsets))
+            return real[offsets]
+
+    real = tab.windows
+    monkeypatch.setattr(tab, "windows", Windows())
+    pivot, g = np.array([[60.0, 5.0], [60.0, 7.0]]), np.array([0, 3])
+    laid = np.array([[[1, 2], [55, 9], [58, 4]]], np.int16)
+    pathfinder.occupancy(tab, pivot, g, laid)
+    y, x = pivot.astype(int).tolist()
+    dy, dx = ([min((p - q + tab.reach) % 2**16, tab.side - 1) for p, q in zip(row, at)]
+              for row, at in zip(laid[0, 1:].tolist(), (y, x)))  # fmt: skip
+    first = (2 * tab.first[g]).tolist()
+    rows = [
+        [tab.base_y + a * tab.row_bytes + f for a, f in zip(y, first)],
+        [tab.base_x + a * tab.row_bytes + f for a, f in zip(x, first)],
+        [(a * tab.side + b) * tab.row_bytes + int(tab.base[p]) + f
+         for a, b, p, f in zip(dy, dx, laid[0, 0].tolist(), first)],
+    ]  # fmt: skip
+    assert rows[2][0] - tab.base[1] > 2**15
+    assert [offsets.tolist() for offsets in asked] == rows
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; elsewhere workers are not forked")

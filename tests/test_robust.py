@@ -125,6 +125,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("locality --task text --smoke --mini", "--smoke"),
         ("locality --task text --steps 5 --epochs 5", "--epochs"),
         ("locality --task text --against exp_locality.py", "--report"),
+        ("locality --report --kernel 5 --lr 1e-3", "--kernel"),
         ("locality --report --against exp_locality.py", "train one first"),
         (f"locality --task text --device {MISSING} --smoke", f"--device {MISSING}"),
         ("locality --task text --smoke --limit 100000", "512"),
