@@ -870,6 +870,8 @@ def refuse(name, augment=None, max_length=None, shuffle=False, denoise=False):
         able = HAS.get(what, ())
         if value and name not in able:
             others = ", ".join(TITLES[other] for other in able) or "no task"
+            if what not in ("shuffle", "denoise"):  # which no flag asks for
+                what = f"--{what.replace('_', '-')}"
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
     if max_length and max_length > length(name):  # the model would grow and the data would not
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")

@@ -211,7 +211,7 @@ def test_the_reported_number_is_the_tests_at_the_first_best_validation(fit_args,
 def test_an_evaluation_weighs_examples_alike_and_chance_is_the_test_splits(fit_args, tmp_path):
     """Batches of unequal size; the "loss" of an example is its label, so that the mean is known."""
     task, fit_args.micro_batch = data.load("text", "unused", limit=64, smoke=True), 1
-    assert [len(batch.label) for batch in task.evaluation_batches("val", 1 << 12)] == [21, 21, 16, 6]
+    assert len({len(batch.label) for batch in task.evaluation_batches("val", 1 << 12)}) > 1
     ones, splits = {"train": 8, "val": 20, "test": 32}, task.splits.items()
     told = {s: x._replace(label=(torch.arange(len(x.label)) < ones[s]).long()) for s, x in splits}
 

@@ -564,7 +564,7 @@ def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name
     ("scifar", dict(augment="flip"), "sCIFAR cannot follow it"),
     ("pathfinder", dict(augment="paper"), "augment paper is for Image; Pathfinder"),
     ("image", dict(augment="d4"), "augment d4 is for no task"),
-    ("listops", dict(max_length=100), "max_length is for Text, Retrieval; ListOps cannot"),
+    ("listops", dict(max_length=100), "--max-length is for Text, Retrieval; ListOps cannot"),
     ("text", dict(max_length=5000), "at most 4096 bytes"),
     ("text", dict(shuffle=True), "shuffle is for ListOps"),
     ("pathfinder", dict(denoise=True), "denoise is for Text, Retrieval; Pathfinder"),

@@ -136,7 +136,7 @@ def test_seeds_are_runs_of_their_own_and_flags_reach_the_recipe(run, tmp_path, m
     (one, same_batch), (other, another_batch) = starts
     assert one != other and same_batch != another_batch  # each batch is the whole training set
     found = lines_of(tmp_path / "results.jsonl")
-    assert [line["seed"] for line in found] == [4, 5] and found[0]["test_acc"] != found[1]["test_acc"]
+    assert [line["seed"] for line in found] == [4, 5] and found[0]["run"] != found[1]["run"]
     assert all(given.items() <= line["hp"]["train"].items() for line in found)
 
 
