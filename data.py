@@ -36,7 +36,6 @@ from tqdm import tqdm
 import listops
 import pathfinder
 from fetch import AAN_LINES, ARCHIVES, FETCHED, DataError, digest_of, fetch_archive, fetch_retrieval, making
-from listops import CLOSE, MAX_OP  # noqa: F401 (exp_listops names them so)
 
 MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
 SPLITS = ("train", "val", "test")

@@ -47,12 +47,12 @@ def solve_top(tokens, offsets, depth, draw):
 
     tokens (total,) uint8 symbols, offsets (n + 1,), draw a numpy generator for SM.
     """
-    opens = (tokens >= data.MAX_OP) & (tokens < data.CLOSE)
-    closes = tokens == data.CLOSE
+    opens = (tokens >= listops.MAX_OP) & (tokens < listops.CLOSE)
+    closes = tokens == listops.CLOSE
     level = np.cumsum(opens.astype(np.int8) - closes, dtype=np.int32)  # operators open after the token
     # A guessed operator opens to level depth + 1 and its bracket closes to level depth. None of them lies
     # inside another, so the k-th bracket belongs to the k-th operator.
-    guess = GREEDY[tokens[opens & (level == depth + 1)] - data.MAX_OP]
+    guess = GREEDY[tokens[opens & (level == depth + 1)] - listops.MAX_OP]
     guess = np.where(guess < 0, draw.integers(0, 10, len(guess)), guess)
     shallow = tokens.copy()
     shallow[closes & (level == depth)] = guess  # the bracket becomes a digit; what it closed is left out
@@ -135,7 +135,7 @@ def predictions(model, task, split, args):
     for batch in task.evaluation_batches(split):
         with autocast:
             logits = model.classify(model(batch.tokens, batch.mask), batch.mask)
-        root = batch.tokens[:, 0] - task.first_id - data.MAX_OP
+        root = batch.tokens[:, 0] - task.first_id - listops.MAX_OP
         rows.append(torch.stack([root, batch.label, logits.float().argmax(1)]))
     return torch.cat(rows, 1).cpu().numpy()
 
@@ -187,7 +187,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path):
 
 def plot_labels(task, path):
     """Figure 1: training examples with each label, by root operation."""
-    roots = task.train.tokens[task.train.offsets[:-1]].long() - data.MAX_OP
+    roots = task.train.tokens[task.train.offsets[:-1]].long() - listops.MAX_OP
     counts = counted(roots.numpy(), task.train.label.numpy())
     titles = [f"{row.max() / max(1, row.sum()):.1%} are {row.argmax()}" for row in counts]
     title = "ListOps: the root operation alone tells much about the label, except for SM"
