@@ -6,7 +6,7 @@
     python claims.py --write      writes docs/claims.md and results/figures/claims-mini.png
 
 A claim is a difference of test accuracies in points, with bounds. Its date is that of the bounds. The table
-below is literal: nothing in it is computed. docs/claims.md says how a verdict is reached.
+below holds claims and bounds, and no result. docs/claims.md says how a verdict is reached.
 """
 
 import argparse
@@ -45,8 +45,13 @@ def lead(exp, task, more, less):
     return (1, exp, task, more), (-1, exp, task, less)
 
 
+scripts = "locality", "multitask", "kernels", "spt", "range"
+locality, multitask, kernels, spt, orders = (functools.partial(lead, script) for script in scripts)
+
+
 def dial(home, task, row, stride):
-    """The cells of "what does this row lose at this stride?"; `home`: the script that trains it at s = 1."""
+    """The cells of "what does this row lose at this stride?"; `home`: the script that trains it at s = 1.
+    Mini inputs have 256 positions: at stride s, neighbours lie 256 / s apart."""
     start = f"{row}, no techniques" + (", s=1" if home == "range" else "")
     return (1, home, task, start), (-1, "range", task, f"{row}, no techniques, s={stride}")
 
@@ -66,8 +71,6 @@ def shuffling(terms):
 
 
 # fmt: off
-scripts = "locality", "multitask", "kernels", "spt", "range"
-locality, multitask, kernels, spt, orders = (functools.partial(lead, script) for script in scripts)
 PLAIN, BAG, FEW = ", no techniques", "K=1 (bag of symbols)", "; 5,000 examples, 36 epochs"
 NEW = "2026-11-25 00:27"  # docs/notebook.md, before any of these runs
 DENOISING = multitask("text", "Transformer", "Transformer" + PLAIN)
@@ -345,7 +348,7 @@ def pooled(groups):
     return squares / df if df else 0.0, df
 
 
-def mean_and_error(group, variance):
+def estimate(group, variance):
     """A cell's mean and standard error, by the root-n rule from the largest of three variances: over its own
     seeds, pooled, and that which the size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in group]
@@ -356,7 +359,7 @@ def mean_and_error(group, variance):
 
 def difference(signed, cells, pool):
     """(points, standard error, degrees of freedom) of signed cells, whose seeds are independent."""
-    parts = [(sign, *mean_and_error(cells[tuple(cell)], pool[cell[1]][0])) for sign, *cell in signed]
+    parts = [(sign, *estimate(cells[tuple(cell)], pool[cell[1]][0])) for sign, *cell in signed]
     total = 100 * sum(sign * mean for sign, mean, _ in parts)
     return total, 100 * math.hypot(*(error for *_, error in parts)), min(pool[c[2]][1] for c in signed)
 
@@ -387,7 +390,7 @@ def stayed(claim, cells):
         usual = halves and halves[0].get("commonest")
         if usual and statistics.mean(half["restored"] for half in halves) <= usual + 0.01:
             return f"{label}: the pretraining restored the commonest symbol"
-        if bag and mean_and_error(group, 0)[0] <= mean_and_error(bag, 0)[0] + 0.02:
+        if bag and estimate(group, 0)[0] <= estimate(bag, 0)[0] + 0.02:
             return f"{label}: no better than a bag of symbols"
     return ""
 

@@ -227,8 +227,9 @@ TABLE3 = {
     "Mamba-2 (Yu and Erichson)": (71.96, 75.45, 86.09, 79.23, 41.45),
 }
 # fmt: on
-NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
-NAMES |= dict(free="free taps in S4's block", mamba2="Mamba-2's block") | {block: block for block in DECAYS}
+NAMES = {block: block for block in TABLES}
+NAMES |= dict(s4="S4", s5="S5", gmlp="gMLP", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
+NAMES |= dict(free="free taps in S4's block", mamba2="Mamba-2's block")
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
 DRAWN = [block for block in TABLES if block not in (*DECAYS, "mamba2")]  # those have no kernel
 

@@ -150,10 +150,11 @@ def main(argv=None):
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
         if not args.report:
-            kernels = args.kernel or ([5] if args.smoke else ["all"])
-            kernels = sorted({*KERNELS, *kernels} - {"all"} if "all" in kernels else {*kernels})
+            kernels = {*(args.kernel or ([5] if args.smoke else ["all"]))}
+            if "all" in kernels:
+                kernels = kernels - {"all"} | {*KERNELS}
             names = data.require(common.chosen(args.task, TASKS7), args)
-            records.run_cells(args, product(names, kernels), run_cell)
+            records.run_cells(args, product(names, sorted(kernels)), run_cell)
         records.report(args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1)
         if args.report and not args.mini:
             plot(args)

@@ -362,7 +362,8 @@ def scrambled(x):
 
 def masked(batch, noise, task):
     """Paper B: real positions are masked with probability RATIO, in all channels, and restored. Without a
-    generator `noise` always the same: a hash of the position and of the example's number, its label here."""
+    generator `noise` (validation, test) the same ones are masked each time: a hash of the position and of the
+    example's number, which stands in the label's place here, chooses them."""
     real = batch.mask[:, :: task.channels]
     if noise is not None:
         draw = torch.rand(real.shape, generator=noise, device=real.device)
@@ -535,7 +536,7 @@ def paper_trainings(name, cell):
     if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:  # others are not the paper's
         train |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
         first |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
-    if horizon:  # and the length that it is meant for, see `recipe`
+    if horizon:  # the end of the cosine, and the length of training that it is meant for: see `recipe`
         train |= {"schedule": "cosine", "horizon": horizon, "meant": train["epochs"] / train["batch_size"]}
     if cell.share is not None:
         train["epochs"] = TIED.get(name, train["epochs"])
@@ -591,9 +592,12 @@ def recipe(args, name, cell, task=None, flags=True):
     if share is not None and cell.objective not in ALONE:
         for unit in ("epochs", "steps", "hours"):  # `train` has the total of both halves
             if total := train.get(unit):
-                part = share * total if unit == "hours" else min(max(1, round(share * total)), total - 1)
+                part = share * total
+                if unit != "hours":  # whole ones, and at least one for each half
+                    part = min(max(1, round(part)), total - 1)
                 before[unit], train[unit] = part, total - part
-    if meant := train.pop("meant", None):  # or the end of a longer training has a rate of 0
+    # A longer training than `meant` stretches the cosine, or its end would have a rate of 0.
+    if meant := train.pop("meant", None):
         longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
         train["horizon"] = max(round(train["horizon"] * longer), train.get("steps", 0))
     for half in (before, train):
@@ -622,8 +626,10 @@ def terms(args, name, cell, task):
     for flags in (True, False):
         first, second = recipe(args, name, cell, task, flags)
         train = second["train"]
-        for row in ("warmup", "horizon", "epochs" if args.steps else ""):  # these follow from the length
+        for row in ("warmup", "horizon"):  # these follow from the length
             train.pop(row, None)
+        if args.steps:  # which are said instead
+            train.pop("epochs", None)
         if first:
             for unit in {"epochs", "steps"} & train.keys():
                 train[unit] += first["train"][unit]
@@ -635,7 +641,7 @@ def terms(args, name, cell, task):
     train, papers = found["train"], table["train"]
     if not args.mini:
         if train.get("epochs") != papers.get("epochs"):
-            papers["epochs"] = 0  # "16 epochs", not "16 of 250": arms of equal totals are compared
+            papers["epochs"] = 0  # makes it "16 epochs", not "16 of 250": arms of equal totals are compared
         if cell.objective in ALONE and f"{cell.model} none" not in TUNED and train["lr"] in GRID:
             papers["lr"] = train["lr"]
     hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D

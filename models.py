@@ -29,6 +29,7 @@ Conventions
 """
 
 import functools
+import inspect
 import math
 
 import torch
@@ -1130,8 +1131,10 @@ class EMAAttentionBlock(TransformerBlock):
     Sources: paper A, Appendix A.2; the authors' public code, which is not its final one.
     """
 
-    def __init__(self, d_model, d_ff, d_hidden, d_attention, dropout=0.0, **options):
-        attention = EMAAttention(d_model, d_hidden, d_attention, **options)
+    def __init__(
+        self, d_model, d_ff, d_hidden, d_attention, ema_dim=16, max_length=1024, truncation=None, dropout=0.0
+    ):
+        attention = EMAAttention(d_model, d_hidden, d_attention, ema_dim, max_length, truncation)
         super().__init__(d_model, d_ff, dropout=dropout, attention=attention)
 
 
@@ -1298,7 +1301,7 @@ class SequenceModel(nn.Module):
     input       "tokens" (B, L) int64; "pixels" (B, L, input_channels) float through a linear layer (paper B)
     position    "none"; "sinusoidal" or "learned", added to the embeddings (learned: N(0, 1), max_length rows,
                 decayed, as in paper A's code); "rotary", "rotary-heads": for the Transformer's attention
-    max_length  longest sequence, for a learned position and for blocks whose size depends on it
+    max_length  longest sequence, for a learned position and for blocks that name it among their arguments
     final_norm  None (paper A), or the kind of one more norm behind the blocks (prenorm S4, MEGA; paper B)
     head        "linear", or "mlp": D -> D -> ReLU -> classes (paper B's Text and Image)
     pair        head of two documents: [x;y] -> 512 -> ReLU (paper A), [u,v,u-v,u*v] -> D -> GELU (paper B)
@@ -1321,7 +1324,7 @@ class SequenceModel(nn.Module):
             if block != "transformer":
                 raise ValueError(f"position {position} is for the transformer's attention; not for {block}")
             block_args["rotary"] = "full" if position == "rotary" else "heads"
-        if max_length is not None and block in ("gmlp", "mega", "ema-attention", "s4", "sgconv", "free"):
+        if max_length is not None and "max_length" in inspect.signature(BLOCKS[block]).parameters:
             block_args["max_length"] = max_length
         self.pooling, self.position, self.pair = pooling, position, pair
         self.embedding_dropout = embedding_dropout

@@ -70,8 +70,8 @@ def code_hash(script):
 
 def finished(out):
     """{run: its newest record} of the runs under `out` that have no last.pt any more."""
-    newest = {r["run"]: r for r in read_records([out / "results.jsonl"])}
-    return {run: r for run, r in newest.items() if not (out / run / "last.pt").exists()}
+    latest = {r["run"]: r for r in read_records([out / "results.jsonl"])}
+    return {run: r for run, r in latest.items() if not (out / run / "last.pt").exists()}
 
 
 def is_done(args, script, name):
@@ -451,15 +451,16 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         return compare(args, exp, experiment(args.against))
     known = yours_and_ours(args.out)
     both = [rows_of(found, exp, also or {}) for found in known]
+    copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     shown = [task for task in tasks if not chosen or task in chosen]
     tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
     for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
-        if tier == "paper" or yours or ours:
+        if yours or ours or (tier == "paper" and not copied):
             print(f"### {title} ({TIERS[tier]})\n")
             for task in shown:
                 print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
-        if tier == "paper" and not chosen:
+        if tier == "paper" and not chosen and (yours or not copied):
             print_averages(tasks, yours, ours, paper)
         if tier == "mini" and (yours or ours):
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
@@ -478,12 +479,19 @@ def unfinished(out, exp):
     return f"Not finished, repeat its command: {', '.join(runs)}\n" if runs else ""
 
 
+def row_of(record, exp, also):
+    """Its row in the table of an experiment; None where it stands in none."""
+    if record["exp"] == exp:
+        return record["row"]
+    return also[record["exp"]](record) if record["exp"] in also else None
+
+
 def rows_of(found, exp, also):
     """The records of an experiment, and those of others that stand in its table, as rows of it. A training
     that both have counts once."""
     once = {}
     for r in found:
-        row = r["row"] if r["exp"] == exp else also[r["exp"]](r) if r["exp"] in also else None
+        row = row_of(r, exp, also)
         if row is not None:
             same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
             key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
@@ -605,6 +613,8 @@ def compare(args, exp, original):
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
     stopped = unfinished(args.out, exp)
+    if any(words == "—" for *_, words in lines):
+        stopped = f"—: {original} has no row of that name and terms. Train it with the same flags.\n{stopped}"
     if not lines:
         raise UserError(stopped.rstrip() or f"{exp} has no finished run in {args.out}; train one first")
     print(f"### {exp} against {original} ({whose})\n")

@@ -741,6 +741,12 @@ def test_sequences_beyond_max_length_are_refused(name):
         small_model(name)(*tokens_and_mask(65))
 
 
+def test_an_own_block_is_told_the_longest_sequence_if_it_asks(monkeypatch):
+    for block in (type("Mine", (models.GMLPBlock,), {}), partial(models.FreeBlock, threshold=0.1)):
+        monkeypatch.setitem(models.BLOCKS, "mine", block)
+        assert models.SequenceModel("mine", 1, 8, 9, 2, max_length=77).blocks[0].max_length == 77
+
+
 # Parameters that decay beside linear weights, by name (common.decays) and by what a block asks for itself.
 # fmt: off
 DECAYED = {

@@ -446,6 +446,9 @@ def test_a_copy_is_compared_with_its_original(reported):
             "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
         ]  # fmt: skip
         assert rows["text K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
+    # Its own table has no tables of rows that nobody ran.
+    tables, _ = reported(seeds(0.6, exp="my", budget="mini"), original, script="my.py")
+    assert tables.keys() == {SMALL}
     with pytest.raises(common.UserError, match="train one first"):
         reported([], original, *against, script="my.py")
 
