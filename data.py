@@ -383,11 +383,11 @@ def data_folder(root):
     """The data folder as a Path. One that is not there is made, and that is said: it may be a slip."""
     root = Path(root)
     try:
-        if not root.exists():
-            print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
+        if not root.is_dir():
             root.mkdir(parents=True)
+            print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
     except OSError as error:
-        raise DataError(f"cannot make {root} ({error}); choose another --data-dir") from error
+        raise DataError(f"cannot make the folder {root} ({error}); choose another --data-dir") from error
     return root
 
 

@@ -206,6 +206,8 @@ def test_what_is_packed_is_whole_and_comes_back(tmp_path, monkeypatch):
     for action in (lambda root: data.packed(root, "toy", "test", make), data.data_folder):
         with pytest.raises(data.DataError, match="cannot make .*file/.*another --data-dir"):
             action(tmp_path / "file" / "x")
+    with pytest.raises(data.DataError, match="cannot make the folder .*file .*another --data-dir"):
+        data.data_folder(tmp_path / "file")
 
 
 def test_damaged_and_foreign_folders_are_refused(tmp_path, monkeypatch):
