@@ -147,7 +147,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
     """A parser with the flags of every experiment; `tasks` are the columns of its table. techniques: with the
     flags of paper A's training techniques; trains: with those that change a recipe."""
     parser = argparse.ArgumentParser(
-        usage=f"python %(prog)s {'--task TASK [TASK ...] ' * trains}[flags]",
+        usage="python %(prog)s " + ("--task TASK [TASK ...] [flags]" if trains else "[flags]"),
         description=for_terminals(description),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -384,7 +384,7 @@ def data_folder(root):
     root = Path(root)
     try:
         if not root.is_dir():
-            root.mkdir(parents=True)
+            root.mkdir(parents=True, exist_ok=True)  # another rank may be quicker
             print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
     except OSError as error:
         raise DataError(f"cannot make the folder {root} ({error}); choose another --data-dir") from error

@@ -1093,7 +1093,7 @@ class EMAAttention(nn.Module):
     of x (B, L, D) that the norm has passed. Arguments: see EMAAttentionBlock.
     """
 
-    def __init__(self, D, E, Z, ema_dim=16, max_length=1024, truncation=None):
+    def __init__(self, D, E, Z, ema_dim, max_length, truncation):
         super().__init__()
         self.sizes = Z, E, D, D
         taps = truncation or max_length + 1

@@ -456,13 +456,14 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
     for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
-        if yours or ours or (tier == "paper" and not copied):
-            print(f"### {title} ({TIERS[tier]})\n")
-            for task in shown:
-                print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
-        if tier == "paper" and not chosen and (yours or not copied):
+        if not (yours or ours) and (tier != "paper" or copied):
+            continue
+        print(f"### {title} ({TIERS[tier]})\n")
+        for task in shown:
+            print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
+        if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
-        if tier == "mini" and (yours or ours):
+        if tier == "mini":
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
@@ -613,12 +614,13 @@ def compare(args, exp, original):
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
     stopped = unfinished(args.out, exp)
-    if any(words == "—" for *_, words in lines):
-        stopped = f"—: {original} has no row of that name and terms. Train it with the same flags.\n{stopped}"
     if not lines:
         raise UserError(stopped.rstrip() or f"{exp} has no finished run in {args.out}; train one first")
     print(f"### {exp} against {original} ({whose})\n")
-    print(markdown(["", "tier", exp, original, "difference"], lines) + f"\n\n{stopped}")
+    print(markdown(["", "tier", exp, original, "difference"], lines) + "\n")
+    if any(words == "—" for *_, words in lines):
+        print(f"—: {original} has no row of that name and terms. Train it with the same flags.")
+    print(stopped)
 
 
 # ------------------------------------------------------------------------------------------ figures

@@ -440,7 +440,8 @@ def test_a_copy_is_compared_with_its_original(reported):
     original = [*seeds(0.5, 0.5), *seeds(0.9, budget="reduced", row="K=31")]
     against = ("--against", "exp_locality.py")
     for yours, ours, whose in ((mine, original, "this repository's"), ([*mine, *original], [], "your")):
-        tables, _ = reported(yours, ours, *against, script="my.py")
+        tables, text = reported(yours, ours, *against, script="my.py")
+        assert "locality has no row of that name and terms." in text
         rows = tables[f"my against locality ({whose} runs)"][""]
         assert rows["text K=5"] == [
             "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
