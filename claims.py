@@ -298,7 +298,7 @@ FRONT = (  # README's rows: the claim, a remark, and (what was measured, its nam
      ("S4 at 12 epochs", "image-12-s4"), ("S5 at 12 epochs", "image-12-s5")),
     ("B: SPT closes the gap to S4 (Text, rotary)", "S4 gains as much", ("masked", "gap-rotary"),
      ("twice as long", "gap-rotary-16"), ("causal", "gap-causal")),
-    ("B: after SPT the start hardly matters (Image)", "less with more pretraining", ("S4", "left-s4"),
+    ("B: after SPT the start hardly matters (Image)", "the pretraining is too short here", ("S4", "left-s4"),
      ("S4 with 3 x the pretraining", "left-s4-8"), ("DLR", "left-dlr")),
     ("ours: short kernels need near neighbours (Text)", "", ("K = 5 at 16 apart", "k5-text-16"),
      ("gMLP at 16 apart", "gmlp-text-16"), ("gMLP in random order", "gmlp-random")),
