@@ -1,0 +1,188 @@
+"""Numbers that docs/ prints against the records in results/. (docs/claims.md is written from them.)
+
+pytest tests/test_pages.py
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+
+import claims
+from claims import BAG, PLAIN, ROTARY, dial, gain, kernels, multitask, orders
+
+ROOT = Path(__file__).parent.parent
+judged = functools.cache(lambda: claims.read(None))
+
+# ------------------------------------------------------------------------------------------ accuracies
+
+
+def at(exp, task, *labels):
+    return [(exp, task, label) for label in labels]
+
+
+def table1(kernel, text):
+    return [*at("locality", "image", kernel), *at("locality", "listops", kernel), *text]
+
+
+def dialled(home, row):
+    """A row of the dial on Text, neighbours from side by side to anywhere."""
+    start = f"{row}{PLAIN}" + (", s=1" if home == "range" else "")
+    far = [f"{row}{PLAIN}, s={s}" for s in (64, 16, 4, "random")]
+    return at(home, "text", start) + at("range", "text", *far)
+
+
+def treated(model, task, terms="", objective="masked SPT"):
+    """From scratch, and after self-pretraining."""
+    share = ", 75% SPT" if terms else ""
+    return at("spt", task, f"{model}, from scratch{terms}", f"{model}, {objective}{share}{terms}")
+
+
+def against_s4(model, *where):
+    return treated(model, *where) + treated("S4", *where)
+
+
+def started(model):
+    """Structured, then random start: from scratch, and after self-pretraining."""
+    halves = [f"{model}, {half}{start}" for start in ("", START) for half in ("from scratch", "masked SPT")]
+    return at("spt", "image", *halves)
+
+
+def shuffled(terms):
+    return at("multitask", "listops", "Transformer" + PLAIN + terms, "Transformer" + terms)
+
+
+def techniques(row):
+    return at("multitask", "text", row, row + PLAIN)
+
+
+def positions(row, listops):
+    return [listops, *at("positional", "image", row)]
+
+
+LATER = ("", "; 12 epochs")
+START = ", random start"
+LONG = ", 75% SPT; 8 epochs"
+LABELS = at("spt", "text", ROTARY + ", masked SPT", ROTARY + ", multitask; 4 of 8 epochs")
+BOTH = at("spt", "text", ROTARY + ", multitask")
+# {page: {first column: the cells of the accuracies in this row, in their order}}
+SHOWN = {
+    "results": {
+        "K = 5": table1("K=5", at("locality", "text", "K=5", "K=5; 30 epochs", "K=5" + PLAIN)),
+        "K = 11": table1("K=11", []),
+        "K = 31": table1("K=31", at("locality", "text", "K=31", "K=31; 30 epochs", "K=31" + PLAIN)),
+        "Transformer": techniques("Transformer"),
+        "MEGA (Ma et al.)": techniques("MEGA"),
+        "paper A's MEGA block": techniques("paper A's MEGA"),
+        "3,000, 6,000 steps": shuffled("; 3,000 examples, 6,000 steps"),
+        "12,000, 15,000 steps (40 epochs)": shuffled("; 12,000 examples, 40 epochs"),
+        "48,000, 9,000 steps (6 epochs)": shuffled(""),
+        "192,000, 6,000 steps, none seen twice": shuffled("; 192,000 examples, 6,000 steps"),
+        "gMLP (free kernels)": at("kernels", "image", *("gMLP" + t for t in LATER))
+        + at("kernels", "text", "gMLP"),
+        "S4": at("kernels", "image", *("S4" + t for t in LATER)) + at("kernels", "text", "S4"),
+        "S5": at("kernels", "image", *("S5" + t for t in LATER)),
+        "free taps in S4's block": at("kernels", "image", *("free taps in S4's block" + t for t in LATER)),
+        "`decay-none`": at("kernels", "image", "decay-none") + at("kernels", "listops", "decay-none"),
+        "`decay-fixed`": at("kernels", "image", "decay-fixed") + at("kernels", "listops", "decay-fixed"),
+        "`decay-selective`": at("kernels", "image", "decay-selective")
+        + at("kernels", "listops", "decay-selective"),
+        "rotary": positions("rotary", ("multitask", "listops", "Transformer")),
+        "sinusoidal": positions("sinusoidal", ("positional", "listops", "sinusoidal")),
+        "learned": positions("learned", ("positional", "listops", "learned")),
+    },
+    "self-pretraining": {
+        "Text, sinusoidal (B's), masked, 8, 4": against_s4("Transformer", "text"),
+        "Text, rotary (A's), masked, 8, 4": treated(ROTARY, "text") + treated("S4", "text"),
+        "Text, rotary, masked, 16, 12": against_s4(ROTARY, "text", "; 16 epochs"),
+        "Text, rotary, causal, 8, 4": against_s4(ROTARY, "text", "", "causal SPT"),
+        "Image, sinusoidal, masked, 4, 2": against_s4("Transformer", "image"),
+        "masked SPT, equal steps": at("spt", "text", ROTARY + ", masked SPT") + BOTH,
+        "causal SPT, equal steps": at("spt", "text", ROTARY + ", causal SPT") + BOTH,
+        "masked SPT, equal epochs of labels, half of the steps": LABELS,
+        "S4, 4, 2": started("S4"),
+        "S4, 8, 6": at("spt", "image", "S4, masked SPT" + LONG, "S4, masked SPT" + START + LONG),
+        "DLR, 4, 2": started("DLR"),
+        "450 (1 %)": at("spt", "image", "S4, from scratch, 1%", "S4, masked SPT, 1%"),
+        "4,500 (10 %)": at("spt", "image", "S4, from scratch, 10%", "S4, masked SPT, 10%"),
+        "45,000": treated("S4", "image"),
+    },
+    "dial": {
+        "K = 5": dialled("locality", "K=5"),
+        "K = 31": dialled("locality", "K=31"),
+        "S4": dialled("kernels", "S4"),
+        "gMLP (free kernels over the whole input)": dialled("kernels", "gMLP"),
+        "Transformer": dialled("multitask", "Transformer"),
+        "bag of symbols": dialled("range", BAG),
+    },
+}
+
+
+def rows(page):
+    """(first column, the accuracies that stand alone in a cell) of every row of a table that has some"""
+    for line in (ROOT / "docs" / f"{page}.md").read_text("utf-8").splitlines():
+        first, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        accuracies = [cell for cell in cells if re.fullmatch(r"\d\d\.\d", cell)]
+        if line.startswith("|") and accuracies:
+            yield first, accuracies
+
+
+@pytest.mark.parametrize("page", SHOWN)
+def test_tables_show_the_accuracies_of_the_records(page):
+    cells, pool = judged()
+    for first, accuracies in rows(page):
+        means = [100 * claims.estimate(cells[cell], pool[cell[1]][0])[0] for cell in SHOWN[page][first]]
+        assert accuracies == [f"{mean:.1f}" for mean in means], (page, first)
+    assert {first for first, _ in rows(page)} == {*SHOWN[page]}
+
+
+# ------------------------------------------------------------------------------------------ differences
+
+K5_PLAIN, GMLP_PLAIN = *at("locality", "text", "K=5" + PLAIN), *at("kernels", "text", "gMLP" + PLAIN)
+# What docs/claims.md does not list: {page: {the difference and its error: signed cells}}.
+OTHERS = {
+    "results": {
+        "1.7 ± 0.7": multitask("text", "MEGA", "MEGA" + PLAIN),
+        "-1.9 ± 1.8": multitask("text", "paper A's MEGA", "paper A's MEGA" + PLAIN),
+        "12.3 ± 0.9": kernels("listops", "decay-fixed", "decay-none"),
+        "3.6 ± 1.1": kernels("listops", "decay-selective", "decay-fixed"),
+    },
+    "self-pretraining": {
+        "8.1 ± 1.3": gain("text", ROTARY, "causal SPT"),
+        "6.0 ± 0.9": gain("text", "S4", "causal SPT"),
+        "2.8 ± 1.1": gain("text", ROTARY),
+        "7.5 ± 0.8": gain("text", "S4"),
+        "-2.7 ± 0.5": gain("image", "S4"),
+        "0.4 ± 0.5": gain("image", "S4", terms=", 1%"),
+        "-1.6 ± 0.9": gain("image", "S4", terms=", 10%"),
+    },
+    "dial": {
+        "6.8 ± 0.8": dial("kernels", "text", "S4", 16),
+        "5.4 ± 0.9": ((1, *K5_PLAIN), (-1, *GMLP_PLAIN)),
+        "9.3 ± 0.7": orders("text", f"gMLP{PLAIN}, s=16", f"K=5{PLAIN}, s=16"),
+        "1.6 ± 0.6": dial("range", "image", "gMLP", 16),
+        "4.6 ± 0.6": dial("range", "image", "K=31", 16),
+        "5.5 ± 0.6": dial("range", "image", "S4", 16),
+        "7.4 ± 0.6": dial("range", "image", "Transformer", 16),
+        "5.3 ± 1.0": orders("image", f"gMLP{PLAIN}, s=random", f"gMLP{PLAIN}, s=random-rotated"),
+        "3.0 ± 0.6": orders("image", f"K=5{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
+        "4.4 ± 0.6": orders("image", f"K=31{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
+        "4.7 ± 0.6": orders("image", f"S4{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
+    },
+}
+
+
+def numbers(text):
+    return {*re.findall(r"\d+\.\d ± \d+\.\d", text)}
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_differences_are_those_of_the_records(page):
+    for printed, cells in OTHERS[page].items():
+        points, error, _ = claims.difference(cells, *judged())
+        assert printed == f"{points:.1f} ± {error:.1f}", page
+    of_claims, shown = (
+        numbers((ROOT / "docs" / f"{name}.md").read_text("utf-8")) for name in ("claims", page)
+    )
+    assert shown <= of_claims | numbers(" ".join(OTHERS[page]))
