@@ -1015,13 +1015,25 @@ def pictures(name, root):
         yield from zip(images, (f"{level}: {'' if y else 'not '}connected" for y in label))
 
 
+HELP = """\
+Prepare, fetch and look at the data of the Long Range Arena.
+
+    python data.py --prepare --task text      make a task ready, print facts
+    python data.py --fetch --task retrieval   the one that no training fetches
+    python data.py --show --task listops      print some examples
+
+ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170
+MB); Retrieval (10.6 GB) only with --fetch. Files put into the data folder by
+hand take precedence and, except CIFAR-10's, are cached: after changing them
+remove DIR/packed/TASK*.
+"""
+
+
 def main(argv=None):
     tasks = [name for name in SHAPES if name != "scifar"]  # whose files are Image's
     parser = argparse.ArgumentParser(
-        description="Prepare, fetch and look at the data of the Long Range Arena.",
-        epilog="ListOps and Pathfinder are generated; Text and Image are fetched (84 and 170 MB); Retrieval "
-        "(10.6 GB) only with --fetch. Files put into the data folder by hand take precedence and, except "
-        "CIFAR-10's, are cached: after changing them remove DIR/packed/TASK*.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=HELP,
     )
     add, what = parser.add_argument, parser.add_mutually_exclusive_group(required=True)
     # fmt: off

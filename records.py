@@ -699,7 +699,10 @@ def plot_curves(folders, path):
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description="Draw the curves of runs.")
+    parser = argparse.ArgumentParser(
+        description="Draw the accuracy of runs after each epoch, training and validation, to DIR/curves.png.",
+        epilog="Example: python records.py --plot runs/mini-locality-listops-*",
+    )
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help="folders of runs")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
     args = parser.parse_args(argv)
