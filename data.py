@@ -788,7 +788,6 @@ def smoke_task(name):
         splits = pathfinder_splits([(images.reshape(n, -1), label)])
     else:
         made = "stand-in"
-        print(f"smoke: {name} is a small synthetic stand-in, not the real data")
         if name in ("text", "retrieval"):
             shape = shape | {"max_length": SMOKE_LENGTH}
             splits = {s: smoke_text(n, draw, shape.get("docs", 1)) for s, n in zip(SPLITS, (512, 128, 128))}
@@ -934,6 +933,8 @@ def require(names, args):
     cannot follow, and for Retrieval where it is missing, which among several tasks is only a warning."""
     for name in names:
         refuse(name, augment=args.augment, max_length=args.max_length)
+        if args.smoke and name != "listops" and name not in PATHFINDER_SIZE:
+            print(f"smoke: {name} is a small synthetic stand-in, not the real data")
     if "retrieval" in names and not args.smoke:
         root = data_folder(args.data_dir)
         try:
