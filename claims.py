@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import statistics
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from records import grouped, markdown
 
 SEEDS = 3  # declared for every claim: fewer get no verdict
 AGREES, NOT_REPRODUCED, REFUTED = "agrees", "not reproduced at this budget", "refuted"
-UNDECIDED, NOT_TESTED, NOT_RUN = "undecided", "not tested", "not run"
+UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN = "undecided", "not tested", "too few seeds", "not run"
 
 # ------------------------------------------------------------------------------------------ the table
 
@@ -77,7 +78,7 @@ DENOISING = multitask("text", "Transformer", "Transformer" + PLAIN)
 ROTARY = "rotary Transformer"
 TWO_SIDED = "until 2026-11-25 also at most 2"
 UNFINISHED = "too short: the random start's pretraining is unfinished"
-PLAN = "asked in this round's plan"
+PLAN = "asked on 2026-11-25, before the runs"
 USUAL = gain("text", ROTARY, "causal SPT")
 APART = gain("text", ROTARY, "causal SPT", ", s=16")
 RANDOM = gain("text", ROTARY, "causal SPT", ", s=random")
@@ -420,7 +421,7 @@ def verdict(claim, who, seeds, ends, cells):
     if papers and (words := stayed(claim, cells)):
         return f"{NOT_TESTED} ({words})"
     if min(seeds) < SEEDS:
-        return f"n = {min(seeds)} of {SEEDS}: not judged"
+        return TOO_FEW
     if low <= ends[0] and ends[1] <= high:
         return AGREES
     if low <= ends[1] and ends[0] <= high:
@@ -503,10 +504,9 @@ def worth(pairs):
 def headline(judged):
     """How many differences that the papers claim have which verdict."""
     verdicts = [result.verdict for result in judged if result.who in ("A", "B")]
-    names = {"agree": AGREES} | {words: words for words in (NOT_REPRODUCED, UNDECIDED, NOT_TESTED)}
-    names |= {f"not judged, as there are fewer than {SEEDS} seeds": "n =", NOT_RUN: NOT_RUN}
-    counts = {words: sum(v.startswith(start) for v in verdicts) for words, start in names.items()}
-    listed = "; ".join(f"{words}: {count}" for words, count in counts.items())
+    words = AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN
+    counts = {start: sum(verdict.startswith(start) for verdict in verdicts) for start in words}
+    listed = "; ".join(f"{start}: {count}" for start, count in counts.items())
     return f"Of {len(verdicts)} differences that the papers claim, {listed}."
 
 
@@ -539,8 +539,16 @@ def line_of(judged):
     return [words, measured(judged), interval, claimed(claim), judged.verdict, entered]
 
 
+def plain(judged):
+    """A claim in lines of at most 80 columns: the verdict, the number, and the words with their bounds."""
+    words = f"{judged.claim.words} ({claimed(judged.claim) or 'no bound'})"
+    verdict = judged.verdict.partition(" (")[0].partition(" at ")[0] or "no bound"
+    start = f"{verdict:15}{measured(judged):20} "
+    return textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start))
+
+
 NAMES = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls"}
-NAMES["exploratory"] = "Exploratory"
+NAMES["exploratory"] = "No bound"
 HOW = f"""\
 Written by `python claims.py --write` from the records in `results/`; only the mini tier is judged: small
 data, small models. "Not reproduced at this budget" is a statement about these runs, not about the paper.
@@ -554,8 +562,8 @@ data, small models. "Not reproduced at this budget" is a statement about these r
 - **Verdict.** *agrees*: the interval lies inside the bounds. *{NOT_REPRODUCED}*: outside. *undecided*:
   neither. *not tested*: an arm that had the techniques or the pretraining stayed within 2 points of a bag of
   symbols (K = 1), or its pretraining within 1 point of the commonest symbol's share. *refuted*: outside, for
-  our own predictions alone. {SEEDS} seeds are declared; fewer get no verdict. Claims of before 2026-11-25 had
-  two seeds, and where they have a third now, it was added when two had been seen.
+  our own predictions alone. *{TOO_FEW}*: fewer than {SEEDS} in an arm. Claims of before 2026-11-25 had two,
+  and where they have a third now, it was added when two had been seen.
 - **Bounds.** The day they were entered, and how many of the runs had finished by then. The first ones
   followed pilots, which are in no record.
 """
@@ -574,24 +582,24 @@ def page(judged, pairs):
 
 
 def front_rows(judged):
-    """README's rows: the claim, then line by line what was measured and how it reads."""
+    """README's rows: the claim, then line by line what was measured and, in bold, how it reads."""
     by_name, rows = {result.claim.name: result for result in judged}, []
     for words, remark, *parts in FRONT:
-        numbers, readings = [], []
+        lines = []
         for label, name in parts:
             result = by_name[name]
             short = result.verdict.partition(" (")[0].replace(" at this budget", "")
-            numbers.append(f"{label}: {measured(result)}")
-            readings.append("too few seeds" if short.startswith("n = ") else short or "no bound")
-        readings += [f"*{remark}*"] if remark else []
-        rows.append([words, "<br>".join(numbers), "<br>".join(readings)])
+            lines.append(f"{label}: {measured(result)}, **{short or 'no bound'}**")
+        lines += [f"*{remark}*"] if remark else []
+        rows.append([words, "<br>".join(lines)])
     return rows
 
 
 # ------------------------------------------------------------------------------------------ as a picture
 
 STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s")}
-STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v")}  # {verdict: colour, marker}
+STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v"), TOO_FEW: ("0.6", "x")}
+STYLES |= {NOT_TESTED: ("0.6", "+")}  # {verdict: colour, marker}
 
 
 def plot(judged, path):
@@ -606,13 +614,15 @@ def plot(judged, path):
         low = left if result.claim.low is None else result.claim.low
         high = right if result.claim.high is None else result.claim.high
         axis.barh(y, high - low, 0.8, low, color="#56B4E9", alpha=0.25, label="claimed")
-        color, marker = STYLES.get(result.verdict, ("0.6", "x"))
+        words = result.verdict.partition(" (")[0]
+        color, marker = STYLES[words]
         axis.plot(result.ends, [y, y], color=color)
-        words = result.verdict if result.verdict in STYLES else "not judged or not tested"
         axis.plot(result.points, y, marker, color=color, label=words)
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(xlim=(left, right), ylim=(len(shown) - 0.5, -0.5), xlabel="difference in points, 95 % interval")
-    axis.set_yticks(range(len(shown)), [f"{NAMES[r.who]}: {r.claim.words}" for r in shown])
+    axis.set_yticks(
+        range(len(shown)), [f"{NAMES[r.who]}: {r.claim.words}, n = {min(r.seeds)}" for r in shown]
+    )
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)
 
@@ -631,12 +641,15 @@ def main(argv=None):
         cells, pool = read(args.out)
         judged = judge_all(cells, pool)
         if args.front:
-            print(markdown(["claim", "measured here, in points", "reading"], front_rows(judged)))
+            print(markdown(["claim", "measured here, in points"], front_rows(judged)))
             return
         pairs = all_pairs(cells, pool)
-        print(f"{headline(judged)}\n\n{worth(pairs)}\n")
-        lines = [[r.who, r.claim.words, measured(r), claimed(r.claim), r.verdict] for r in judged]
-        print(markdown(["who", "claim", "measured (seeds)", "claimed", "verdict"], lines) + "\n")
+        sentences, table = worth(pairs).split("\n\n")
+        print("\n\n".join(map(textwrap.fill, (headline(judged), sentences))) + f"\n\n{table}\n")
+        for who, group in records.grouped(judged, lambda result: NAMES[result.who]).items():
+            print(f"{who}, points of test accuracy ± standard error (seeds), and what was claimed:")
+            print("\n".join(map(plain, group)) + "\n")
+        print("docs/claims.md has the papers' sentences, the intervals and the dates.")
         if args.write:
             page_path = records.RESULTS.parent / "docs" / "claims.md"
             page_path.write_text(page(judged, pairs), encoding="utf-8")

@@ -175,13 +175,14 @@ EXAMPLES, STEPS = (3_000, 12_000, 48_000, 192_000), 6_000
 def plot_data(args):
     """Accuracy against the number of ListOps' unique examples at equal steps, shuffled or not."""
     yours, ours = records.yours_and_ours(args.out)
-    exp, figure = records.experiment(__file__), None
+    exp, figure, drawn = records.experiment(__file__), None, []
     for row, color in (("Transformer", records.ORANGE), ("Transformer, no techniques", records.BLUE)):
         points = []
         for n in EXAMPLES:
             place = "listops", f"{row}; {n:,} examples, {STEPS:,} steps"
             found = [[r for r in of if r["exp"] == exp and records.place(r) == place] for of in (yours, ours)]
             if group := found[0] or found[1]:
+                drawn.append(group)
                 points.append((n, *(100 * value for value in records.mean_and_error(group))))
         if points:
             if figure is None:
@@ -195,7 +196,8 @@ def plot_data(args):
         axis.minorticks_off()
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
-        axis.set_title(f"Are techniques more data? (ListOps, mini tier, {STEPS:,} steps)")
+        how = f"ListOps, mini tier, {STEPS:,} steps, {records.seeds_of(drawn)}"
+        axis.set_title(f"Are techniques more data? ({how})", fontsize=10)
         records.save_figure(figure, args.out / "techniques-are-data-mini.png")
 
 

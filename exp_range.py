@@ -249,8 +249,9 @@ def print_dial(name, tier, yours, ours, path):
             rows = dict.fromkeys(row for row, _ in cells)
             table = [[row, *(records.summary(cells.get((row, s), [])) for s in words)] for row in rows]
             print(f"{whose}; former neighbours are\n")
-            print(records.markdown(["", *words.values()], [["--stride", *words], *table]) + "\n")
-    figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart?")
+            records.show(["", *words.values()], [["--stride", *words], *table])
+    how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
+    figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
     drawn = [s for s in words if s not in data.ROTATED]
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
         for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):

@@ -696,16 +696,16 @@ def report(args):
 
 def print_restored(found):
     """What the pretrainings of some records restored, beside what one answer for everything would."""
-    lines = []
-    groups = records.grouped(found, records.place)
-    for task, row in sorted(groups, key=lambda place: (TASKS.index(place[0]), place[1])):
-        first = [r["pretraining"] for r in records.best_recipe(groups[task, row])]
-        columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
-        numbers = [f"{100 * mean(values):.1f}" if values else "—" for values in columns]
-        lines.append([data.TITLES[task], row, *numbers, first[0].get("score") or "—"])
-    if lines:
-        header = ["", "what the pretraining restored", "restored (%)", "commonest (%)", "the score"]
-        print(records.markdown(header, lines) + "\n")
+    for task, of_task in records.grouped(found, lambda r: r["task"]).items():
+        lines = []
+        for (_, row), group in sorted(records.grouped(of_task, records.place).items()):
+            first = [r["pretraining"] for r in records.best_recipe(group)]
+            columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
+            lines.append([row, *(f"{100 * mean(values):.1f}" if values else "—" for values in columns)])
+        score = first[0].get("score") or "score"
+        words = f"what the pretraining restored, and the commonest symbol alone: {score}, %"
+        print(f"{data.TITLES[task]}: {words}:\n")
+        records.show(["", "restored", "commonest"], lines)
 
 
 def plot(found, path):

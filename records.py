@@ -18,6 +18,8 @@ import json
 import math
 import platform
 import re
+import shlex
+import shutil
 import statistics
 import sys
 import textwrap
@@ -365,6 +367,14 @@ def markdown(header, rows):
     return "\n".join(lines)
 
 
+def show(header, rows):
+    """Print a table and an empty line and, if it does not fit the window, how to read it."""
+    table = markdown(header, rows)
+    wide = table.index("\n") > shutil.get_terminal_size().columns
+    hint = "(Wider than this window: add `| less -S` to the command.)\n" if wide else ""
+    print(f"{table}\n{hint}")
+
+
 def mean_and_error(records):
     """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the variance
     over seeds or, where it is larger, of that which the size of the test set gives every accuracy."""
@@ -391,6 +401,12 @@ def summary(records):
     count = f"{len(records)}" if learnt == len(records) else f"{len(records)}, {learnt} learnt"
     spread = f" ± {100 * error:.{digits}f}" if len(records) > 1 else ""
     return f"{100 * mean:.{digits}f}{spread} ({count})"
+
+
+def seeds_of(groups):
+    """ "n = 2 to 3": how many seeds the cells of a figure have."""
+    few, most = min(map(len, groups)), max(map(len, groups))
+    return f"n = {few}" if few == most else f"n = {few} to {most}"
 
 
 def cost(records):
@@ -474,10 +490,16 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
 
 
 def unfinished(out, exp):
-    """One sentence on the runs of an experiment under `out` that were stopped, "" without any."""
-    runs = sorted(path.parent.name for path in out.glob("*/last.pt"))
-    runs = [run for run in runs if run.removeprefix("mini-").startswith(f"{exp}-")]
-    return f"Not finished, repeat its command: {', '.join(runs)}\n" if runs else ""
+    """A line for each run of an experiment under `out` that was stopped, with its command; "" without any."""
+    lines = ""
+    for path in sorted(out.glob("*/last.pt")):
+        command = path.parent.name
+        if command.removeprefix("mini-").startswith(f"{exp}-"):
+            with contextlib.suppress(UserError, KeyError):  # of a damaged file the name must do
+                starts = common.load_checkpoint(path, "cpu")["starts"]
+                command = f"python {shlex.join(starts[-1]['argv'])}"
+            lines += f"Not finished, repeat its command: {command}\n"
+    return lines
 
 
 def row_of(record, exp, also):
@@ -549,12 +571,12 @@ def print_table(header, lines):
     """Without the column of your runs where there are none."""
     if all(yours in ("—", "") for _, yours, *_ in lines):
         header, *lines = ([first, *others] for first, _, *others in (header, *lines))
-    print(markdown(header, lines) + "\n")
+    show(header, lines)
 
 
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
-    known = records[0]["data"].get("baselines", {}) if records else {}
+    known = next((found for r in records if (found := r["data"].get("baselines"))), {})
     named = [("chance" if rule == "majority" else rule, value) for rule, value in known.items()]
     return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
 
@@ -613,14 +635,19 @@ def compare(args, exp, original):
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
-    stopped = unfinished(args.out, exp)
+    if not known:
+        raise UserError(f"no run of {original} is known; give a script that has been run")
     if not lines:
-        raise UserError(stopped.rstrip() or f"{exp} has no finished run in {args.out}; train one first")
+        smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
+        kind = "only smoke runs" if smoke else "no finished run"
+        raise UserError(
+            f"{exp} has {kind} in {args.out}; train with --mini\n{unfinished(args.out, exp)}".rstrip()
+        )
     print(f"### {exp} against {original} ({whose})\n")
-    print(markdown(["", "tier", exp, original, "difference"], lines) + "\n")
+    show(["", "tier", exp, original, "difference"], lines)
     if any(words == "—" for *_, words in lines):
         print(f"—: {original} has no row of that name and terms. Train it with the same flags.")
-    print(stopped)
+    print(unfinished(args.out, exp))
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -677,7 +704,8 @@ def plot_rows(title, shown, titles, yours, ours, paper, tasks, path):
         axis.grid(alpha=0.3)
     axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
     legend_below(figure, axes[0])
-    figure.suptitle(f"{title} (mini tier)")
+    drawn = [group for found in (yours, ours) for (name, row), group in found.items() if row in labels]
+    figure.suptitle(f"{title} (mini tier, {seeds_of(drawn)})")
     save_figure(figure, path)
 
 

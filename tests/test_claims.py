@@ -116,7 +116,7 @@ def test_only_our_own_predictions_are_refuted():
 
 
 def test_no_verdict_below_three_seeds():
-    assert verdict([A[:2], B], low=-50) == verdict([A, B[:2]], low=50) == "n = 2 of 3: not judged"
+    assert verdict([A[:2], B], low=-50) == verdict([A, B[:2]], low=50) == "too few seeds"
     assert verdict([A, B], low=None) == ""  # exploratory
 
 

@@ -211,7 +211,10 @@ def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
     assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {"ngrams.png", "ngrams-gap.png"}
+    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {
+        "ngrams-text.png",
+        "ngrams-text-gap.png",
+    }
 
 
 def test_transformers_are_beaten_one_by_one():

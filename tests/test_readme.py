@@ -77,9 +77,10 @@ def test_a_trained_model_is_used_as_the_readme_says(tmp_path, monkeypatch, capsy
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.setattr(data, "load", functools.partial(data.load, smoke=True))
     model = models.SequenceModel("conv", 1, 4, 17, 10, d_hidden=4, kernel=3)
-    (tmp_path / "runs" / "RUN").mkdir(parents=True)
+    folder = tmp_path / "runs" / "mini-locality-listops-conv-kernel5-s0-0"
+    folder.mkdir(parents=True)
     saved = {"model": model.state_dict(), "arguments": model.arguments}
-    common.save_checkpoint(tmp_path / "runs" / "RUN" / "best.pt", saved)
+    common.save_checkpoint(folder / "best.pt", saved)
     monkeypatch.chdir(tmp_path)
     exec(code, names := {})
     assert torch.equal(names["model"].embedding.weight, model.embedding.weight)

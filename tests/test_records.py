@@ -450,8 +450,12 @@ def test_a_copy_is_compared_with_its_original(reported):
     # Its own table has no tables of rows that nobody ran.
     tables, _ = reported(seeds(0.6, exp="my", budget="mini"), original, script="my.py")
     assert tables.keys() == {SMALL}
-    with pytest.raises(common.UserError, match="train one first"):
+    with pytest.raises(common.UserError, match="no finished run"):
         reported([], original, *against, script="my.py")
+    with pytest.raises(common.UserError, match="only smoke runs"):
+        reported(seeds(0.6, exp="my", smoke=True), original, *against, script="my.py")
+    with pytest.raises(common.UserError, match="no run of other"):
+        reported(mine, original, "--against", "other.py", script="my.py")
 
 
 def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
