@@ -121,7 +121,7 @@ def number(kind, what, fits):
 
 positive_int = number(int, "a whole number from 1 to 999999999", lambda n: 0 < n < 10**9)
 natural_int = number(int, "a whole number from 0 to 999999999", lambda n: 0 <= n < 10**9)
-odd_int = number(int, "odd, to be centred on a position", lambda n: 0 < n < 10**9 and n % 2)
+odd_int = number(int, "an odd whole number from 1, to have a middle", lambda n: 0 < n < 10**9 and n % 2)
 positive_float = number(float, "a number above 0", lambda x: 0 < x < math.inf)
 non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < math.inf)
 
@@ -210,6 +210,8 @@ def read_args(parser, argv):
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
         parser.error("--mini is a real training and --smoke is none; give one of them")
+    if args.out.is_file():
+        parser.error(f"--out {args.out} is a file; give a folder")
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     return args

@@ -1051,6 +1051,8 @@ def main(argv=None):
     args = parser.parse_args(argv)
     if args.url and (not args.fetch or args.task not in ([name] for name in ARCHIVES)):
         parser.error(f"--url goes with --fetch and one --task of {', '.join(ARCHIVES)}")
+    if args.url and not args.url.startswith(("http://", "https://", "file://")):
+        parser.error(f"--url {args.url}: it must begin with http://, https:// or file://")
     if args.show and args.mini:
         parser.error("--show has the full tasks; leave --mini out")
     if "all" in args.task:

@@ -470,6 +470,8 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     shown = [task for task in tasks if not chosen or task in chosen]
     tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
+    if args.report and not args.mini and any(r["budget"] == "mini" for found in both for r in found):
+        print("The tables of small models come last. --report --mini prints them alone.\n")
     for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
         if not (yours or ours) and (tier != "paper" or copied):
@@ -483,6 +485,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
+    print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
         print("not with the paper's at full size.")
