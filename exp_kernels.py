@@ -209,7 +209,7 @@ MINI = dict(
 )
 # Its rates where a search found a better one (docs/notebook.md).
 RATES = {("image", row): 3e-3 for row in ("S4", "S5", "gMLP", "free taps in S4's block")}
-RATES |= {("text", row): 3e-3 for row in ("S4", "gMLP", "S4, no techniques")}
+RATES |= {("text", row): 3e-3 for row in ("S4", "gMLP", "S4, no techniques", "decay-none", "decay-fixed")}
 RATES |= {("image", row): 3e-3 for row in ("decay-fixed", "decay-selective", "Mamba-2's block")}
 SMOKE = dict(
     model=dict(depth=2, d_model=32, d_hidden=32, d_state=16, blocks=1, heads=2),

@@ -1240,6 +1240,16 @@ class DecayBlock(ResidualBlock):
         return decayed_attention(x.unflatten(2, (self.heads, -1)), b, c, log_a).flatten(2)
 
 
+def causal_conv1d(x, weight, bias):
+    """A depthwise convolution, y_t = bias + sum_k weight_k x_(t - K + 1 + k), as K shifted products: a step
+    of Mamba2Block takes 0.86 of its time with F.conv1d on a CPU. x (B, L, C), weight (C, 1, K) -> as x."""
+    K, L = weight.shape[2], x.shape[1]
+    x, y = F.pad(x, (0, 0, K - 1, 0)), bias
+    for k, tap in enumerate(weight[:, 0].T):
+        y = torch.addcmul(y, tap, x[:, k : k + L])
+    return y
+
+
 class Mamba2Block(DecayBlock):
     """Selective decay inside Mamba-2's block: x + W_out RMS((y + D X) * SiLU(z)), where X, b and c have
     passed a depthwise convolution and SiLU, and the gate z is linear in norm(x).
@@ -1253,13 +1263,13 @@ class Mamba2Block(DecayBlock):
         super().__init__(d_model, "selective", d_hidden=expand * d_model, **options)
         H, N = self.sizes[:2]
         self.gate_linear = nn.Linear(d_model, H, bias=False)
-        self.conv = nn.Conv1d(H + 2 * N, H + 2 * N, d_conv, padding=d_conv - 1, groups=H + 2 * N)
+        self.conv = nn.Conv1d(H + 2 * N, H + 2 * N, d_conv, groups=H + 2 * N)
         self.skip_weight = nn.Parameter(torch.ones(H))
 
     def mix(self, u, mask):
         H, N, _, rates = self.sizes
         xbc, dt = self.input_linear(u).split((H + 2 * N, rates), -1)
-        xbc = F.silu(self.conv(xbc.mT)[..., : u.shape[1]].mT)
+        xbc = F.silu(causal_conv1d(xbc, self.conv.weight, self.conv.bias))
         x, b, c = xbc.split(self.sizes[:3], -1)
         x = zero_padding(x, mask)  # the convolution has a bias
         y = torch.addcmul(self.attend(x, b, c, dt), x, self.skip_weight)
