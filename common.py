@@ -210,8 +210,10 @@ def read_args(parser, argv):
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
         parser.error("--mini is a real training and --smoke is none; give one of them")
-    if args.out.is_file():
+    if os.path.isfile(args.out):  # Path.is_file raises for a name that is too long
         parser.error(f"--out {args.out} is a file; give a folder")
+    if args.report and not os.path.exists(args.out):
+        print(f"note: there is no folder {args.out}, so no run of yours", file=sys.stderr)
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     return args

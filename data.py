@@ -387,7 +387,8 @@ def data_folder(root):
             root.mkdir(parents=True, exist_ok=True)  # another rank may be quicker
             print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
     except OSError as error:
-        raise DataError(f"cannot make the folder {root} ({error}); choose another --data-dir") from error
+        why = "it is a file" if root.is_file() else error
+        raise DataError(f"cannot make the folder {root} ({why}); choose another --data-dir") from error
     return root
 
 

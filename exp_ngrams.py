@@ -366,6 +366,8 @@ def report(args):
     print("### A linear model of n symbols\n" if found else none_yet(args))
     for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
         print_task(group)
+    print("presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive")
+    print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: seconds of one core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
     plain = [r for r in plain if "start" not in r["cell"] and "levels" not in r["cell"]]
     if plain:
@@ -399,6 +401,7 @@ def title_of(record):
     return data.TITLES[record["task"]] + marked
 
 
+WORDS = {"presence": "which occur", "counts": "how often", "bayes": "Naive Bayes weights"}
 STYLES = {"presence": ("o-", records.BLUE), "counts": ("s-", records.GREEN), "bayes": ("^-", records.ORANGE)}
 STYLES |= {2: STYLES["presence"], 3: ("s-", records.ORANGE)}
 
@@ -417,7 +420,8 @@ def panels(found, columns, x, series, words):
         for key, (style, colour) in STYLES.items():
             dots = sorted((r["cell"][x], 100 * r["test_acc"]) for r in group if r["cell"][series] == key)
             if dots:
-                axis.plot(*zip(*dots), style, color=colour, markersize=5, label=words.format(key), zorder=3)
+                size = 8 if key == "presence" else 5  # it lies below the others
+                axis.plot(*zip(*dots), style, color=colour, markersize=size, label=words[key], zorder=3)
         axis.set_ylabel("test accuracy (%)")
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(zip(groups, axes.flat))
@@ -438,7 +442,7 @@ def named_lines(axis, values):
 
 def plot_lengths(found, path):
     """Accuracy against n; published models as horizontal lines."""
-    figure, axes = panels(found, 2, "n", "weights", "{}")
+    figure, axes = panels(found, 2, "n", "weights", WORDS)
     for task, axis in axes:
         best = max((r for r in found if r["task"] == task), key=lambda r: r["val_acc"])
         published = {"chance": 100 * best["chance"]}
@@ -446,7 +450,7 @@ def plot_lengths(found, path):
             at = COLUMNS.index(task)
             published |= {name: row[at] for name, row in LATER.items()}
             band = [row[at] for row in TRANSFORMERS.values()]
-            axis.axhspan(min(band), max(band), color="0.9", label="LRA's eleven Transformers", zorder=0)
+            axis.axhspan(min(band), max(band), color="0.9", label="LRA's Transformers", zorder=0)
         named_lines(axis, published)
         axis.set_title(title_of(best), fontsize=10, loc="left")
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -462,7 +466,8 @@ def plot_gaps(found, path):
     found = [r for r in found if r["cell"]["weights"] == weights.get(r["task"])]
     if not found:
         return
-    figure, axes = panels(found, len(weights), "gap", "n", "{} symbols, g apart")
+    words = {n: f"{n} symbols, g apart" for n in (1, 2, 3)}
+    figure, axes = panels(found, len(weights), "gap", "n", words)
     for task, axis in axes:
         group = [r for r in found if r["task"] == task]
         if task == "image":

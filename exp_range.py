@@ -247,8 +247,12 @@ def print_dial(name, tier, yours, ours, path):
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if cells:
             rows = dict.fromkeys(row for row, _ in cells)
-            table = [[row, *(records.summary(cells.get((row, s), [])) for s in words)] for row in rows]
-            print(f"{whose}; former neighbours are\n")
+            plain = ", no techniques" if all(row.endswith(", no techniques") for row in rows) else ""
+            table = [
+                [row.removesuffix(plain), *(records.summary(cells.get((row, s), [])) for s in words)]
+                for row in rows
+            ]
+            print(f"{whose}{plain}; former neighbours are\n")
             records.show(["", *words.values()], [["--stride", *words], *table])
     how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")

@@ -200,8 +200,9 @@ def download(url, path, timeout=30.0, attempts=6):
             offline = isinstance(getattr(error, "reason", None), socket.gaierror) and not start
             if refused or offline or failures >= attempts:
                 advice = f"put the file at {path} by hand, or run the same command again"
+                why = "there is no network, or no such address" if offline else error
                 kind = DataError if part.exists() else SourceError
-                raise kind(f"could not fetch {url}: {error}; {advice}") from error
+                raise kind(f"could not fetch {url}: {why}; {advice}") from error
             wait = 2 ** (failures - 1)
             print(f"{error}: attempt {failures + 1} of {attempts}, next in {wait} s", flush=True)
             time.sleep(wait)

@@ -247,7 +247,7 @@ def run_cells(args, cells, run):
     does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
     other processes were at some."""
     runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
-    missing = []
+    missing, told = [], set()
     for cell, seed in runs:
         try:
             run(args, *cell, seed)
@@ -256,7 +256,9 @@ def run_cells(args, cells, run):
             # A rank that went on alone would wait for the others.
             if len(runs) == 1 or (common.ranks() > 1 and kind != Busy):
                 raise
-            print(f"{'note' if kind == Busy else 'error'}: {reason}", file=sys.stderr, flush=True)
+            words = "the same again" if str(reason) in told else reason
+            print(f"{'note' if kind == Busy else 'error'}: {words}", file=sys.stderr, flush=True)
+            told.add(str(reason))
             missing.append(kind)
     if missing:
         kind = Busy if {*missing} == {Busy} else UserError
@@ -474,7 +476,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         print("The tables of small models come last. --report --mini prints them alone.\n")
     for tier in tiers:
         yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
-        if not (yours or ours) and (tier != "paper" or copied):
+        if not (yours or ours) and (tier != "paper" or copied or not paper):
             continue
         print(f"### {title} ({TIERS[tier]})\n")
         for task in shown:
@@ -483,7 +485,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_averages(tasks, yours, ours, paper)
         if tier == "mini":
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
-    print("Test accuracy in %: mean ± standard error (seeds). — = not run, or not in the paper.")
+    print("Test accuracy in %: mean ± its own standard error (seeds). — = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
     print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:

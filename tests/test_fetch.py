@@ -124,7 +124,7 @@ def test_who_is_offline_is_told_at_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(fetch.urllib.request, "urlopen", unknown)
     monkeypatch.setattr(fetch.time, "sleep", None)
-    refused(lambda: fetch.download("http://x/a.gz", tmp_path / "a.gz"), "no such host", "a.gz by hand")
+    refused(lambda: fetch.download("http://x/a.gz", tmp_path / "a.gz"), "there is no network", "a.gz by hand")
 
 
 def archive(members):

@@ -747,6 +747,12 @@ def test_an_own_block_is_told_the_longest_sequence_if_it_asks(monkeypatch):
         assert models.SequenceModel("mine", 1, 8, 9, 2, max_length=77).blocks[0].max_length == 77
 
 
+def test_a_row_that_a_block_does_not_take_is_named():
+    with pytest.raises(ValueError, match="no argument groups, width;"):
+        sizes = dict(d_ff=8, d_hidden=8, d_attention=4)
+        models.SequenceModel("ema-attention", 1, 8, 9, 2, **sizes, groups=1, width=2)
+
+
 # Parameters that decay beside linear weights, by name (common.decays) and by what a block asks for itself.
 # fmt: off
 DECAYED = {

@@ -1,5 +1,6 @@
 """records.py: what a run is, its record, the report. pytest tests/test_records.py"""
 
+import argparse
 import fcntl
 import json
 import math
@@ -215,6 +216,17 @@ def test_a_cell_that_cannot_be_trained_does_not_keep_the_others_from_their_turn(
     (folder / "last.pt").write_bytes(before)
     assert run(*real_runs, "--kernel", 5, 7, 9) == 0
     assert [line["cell"]["kernel"] for line in lines_of(tmp_path / "results.jsonl")] == [7, 9, 5]
+
+
+def test_a_reason_that_several_cells_share_is_told_once(capsys):
+    def fail(args, name, seed):
+        raise common.UserError(f"no {name}")
+
+    args = argparse.Namespace(seed=0, seeds=2)
+    with pytest.raises(common.UserError, match="4 of 4"):
+        records.run_cells(args, [("text",), ("image",)], fail)
+    told = ["error: no text", "error: the same again", "error: no image", "error: the same again"]
+    assert capsys.readouterr().err.splitlines() == told
 
 
 def test_a_limit_that_the_task_was_not_cut_to_is_refused(run, tmp_path, monkeypatch, capsys):

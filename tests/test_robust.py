@@ -126,7 +126,7 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("locality --task text --steps 5 --epochs 5", "--epochs"),
         ("locality --task text --against exp_locality.py", "--report"),
         ("locality --report --kernel 5 --lr 1e-3", "--kernel"),
-        ("locality --report --against exp_locality.py", "train one first"),
+        ("locality --report --against exp_locality.py", "no finished run"),
         (f"locality --task text --device {MISSING} --smoke", f"--device {MISSING}"),
         ("locality --task text --smoke --limit 100000", "512"),
         ("locality --task text --smoke --out /proc/nowhere", "/proc/nowhere"),
