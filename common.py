@@ -212,8 +212,8 @@ def read_args(parser, argv):
         parser.error("--mini is a real training and --smoke is none; give one of them")
     if os.path.isfile(args.out):  # Path.is_file raises for a name that is too long
         parser.error(f"--out {args.out} is a file; give a folder")
-    if args.report and not os.path.exists(args.out):
-        print(f"note: there is no folder {args.out}, so no run of yours", file=sys.stderr)
+    if args.report and not os.path.exists(args.out / "results.jsonl"):
+        print(f"note: there is no run of yours in {args.out}", file=sys.stderr)
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     return args

@@ -19,6 +19,7 @@ colours. Retrieval: |x1 - x2| and x1 * x2 of the vectors of the two documents.
 
 import argparse
 import math
+import textwrap
 import time
 import warnings
 from itertools import product
@@ -366,6 +367,7 @@ def report(args):
     print("### A linear model of n symbols\n" if found else none_yet(args))
     for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
         print_task(group)
+    print("Your runs and this repository's; of a run that both have, yours.")
     print("presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive")
     print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: seconds of one core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
@@ -393,7 +395,11 @@ def print_task(group):
     records.show(["", "test ± s.e.", "val %", "penalty", "features", "core s"], rows)
     if short := [r["row"] for r in group if r["gradient"] > r["hp"]["bound"]]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.")
-    print(f"Best validation: {best['row']}; {worth(best)}. Chance {100 * best['chance']:.1f}.\n")
+    text = f"Best validation: {best['row']}; {worth(best)}. Chance {100 * best['chance']:.1f}."
+    if best["task"] in COLUMNS:
+        at = COLUMNS.index(best["task"])
+        text += " Published: " + ", ".join(f"{name} {row[at]:.2f}" for name, row in LATER.items()) + "."
+    print(textwrap.fill(text, 80) + "\n")
 
 
 def title_of(record):
@@ -435,7 +441,7 @@ def named_lines(axis, values):
     axis.set_ylim(low, high + (high - low) / 20)
     y = -math.inf
     for name, value in sorted(values.items(), key=lambda item: item[1]):
-        y = max(value, y + (high - low) / 15)
+        y = max(value, y + (high - low) / 20)
         place = dict(transform=axis.get_yaxis_transform(), va="center")
         axis.text(1.01, y, f"{name} {value:.1f}", fontsize=8, color="0.3", **place)
 

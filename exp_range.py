@@ -16,6 +16,7 @@ The measure: how much do two positions interact in the answer? See `interactions
 derivatives say little.
 """
 
+import shutil
 from itertools import product
 
 import numpy as np
@@ -248,12 +249,12 @@ def print_dial(name, tier, yours, ours, path):
         if cells:
             rows = dict.fromkeys(row for row, _ in cells)
             plain = ", no techniques" if all(row.endswith(", no techniques") for row in rows) else ""
-            table = [
-                [row.removesuffix(plain), *(records.summary(cells.get((row, s), [])) for s in words)]
-                for row in rows
-            ]
-            print(f"{whose}{plain}; former neighbours are\n")
-            records.show(["", *words.values()], [["--stride", *words], *table])
+            print(f"{whose}{plain}, by how far apart an order sends neighbours:\n")
+            each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
+            for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
+                table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
+                table = [[row.removesuffix(plain), *found] for row, found in zip(rows, table)]
+                records.show(["", *(words[s] for s in part)], [["--stride", *part], *table])
     how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
     drawn = [s for s in words if s not in data.ROTATED]

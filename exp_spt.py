@@ -221,9 +221,10 @@ MEANS = {
             "rotary Transformer, masked SPT": 86.21, "S4, from scratch": 86.09, "S4, masked SPT": 86.75},
     TASKS4: {"S4, from scratch": 82.8, "S4, masked SPT": 84.5, "DLR, masked SPT": 83.4},
 }
-NOTES = """✗: chance, 50 in averages. Further numbers of the paper: S4 on sCIFAR 91.7 or 91.8. Table 7: DLR
-from scratch about 77 (the better start). TRAINING accuracy on Path-X at equal time: at most 52, with SPT 78.
-Rows: "% SPT" Table 8, "M" Table 9 and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
+NOTES = """✗: chance, 50 in averages. Further numbers of the paper: S4 on sCIFAR 91.7 or
+91.8. Table 7: DLR from scratch about 77 (the better start). TRAINING accuracy on
+Path-X at equal time: at most 52, with SPT 78. Rows: "% SPT" Table 8, "M" Table 9
+and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
 """
 # fmt: on
 
@@ -703,8 +704,8 @@ def print_restored(found):
             columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
             lines.append([row, *(f"{100 * mean(values):.1f}" if values else "—" for values in columns)])
         score = first[0].get("score") or "score"
-        words = f"what the pretraining restored, and the commonest symbol alone: {score}, %"
-        print(f"{data.TITLES[task]}: {words}:\n")
+        print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
+        print(f"in % ({score}):\n")
         records.show(["", "restored", "commonest"], lines)
 
 

@@ -370,11 +370,11 @@ def markdown(header, rows):
 
 
 def show(header, rows):
-    """Print a table and an empty line and, if it does not fit the window, how to read it."""
+    """Print a table and an empty line; before one that does not fit the window, how to read it."""
     table = markdown(header, rows)
-    wide = table.index("\n") > shutil.get_terminal_size().columns
-    hint = "(Wider than this window: add `| less -S` to the command.)\n" if wide else ""
-    print(f"{table}\n{hint}")
+    if table.index("\n") > shutil.get_terminal_size().columns:
+        print("(Wider than this window: add `| less -S` to the command.)\n")
+    print(table + "\n")
 
 
 def mean_and_error(records):
@@ -485,13 +485,14 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_averages(tasks, yours, ours, paper)
         if tier == "mini":
             plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
-    print("Test accuracy in %: mean ± its own standard error (seeds). — = not run, or not in the paper.")
+    print("Test accuracy in %: mean ± its own standard error (seeds).")
+    print("— = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
     print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
         print("not with the paper's at full size.")
-    print(f"{notes}{differences(*both)}{unfinished(args.out, exp)}")
+    print(f"{'' if args.mini else notes}{differences(*both)}{unfinished(args.out, exp)}")
 
 
 def unfinished(out, exp):
@@ -650,6 +651,8 @@ def compare(args, exp, original):
         )
     print(f"### {exp} against {original} ({whose})\n")
     show(["", "tier", exp, original, "difference"], lines)
+    if any(len(group) == 1 for group in mine.values()):
+        print("±: of one seed the error is only that which the size of the test set gives.")
     if any(words == "—" for *_, words in lines):
         print(f"—: {original} has no row of that name and terms. Train it with the same flags.")
     print(unfinished(args.out, exp))

@@ -73,6 +73,18 @@ def test_a_file_is_a_task_by_the_line_of_the_page(tmp_path):
     assert record["task"] == "reviews" and record["data"]["counts"] == {"train": 80, "val": 10, "test": 10}
 
 
+def test_a_block_of_the_page_runs_in_a_copy(tmp_path):
+    (block,) = re.findall(r"```python\n(import torch\n.*?)```", PAGES["new-experiment"], re.DOTALL)
+    code = (ROOT / "exp_locality.py").read_text("utf-8").replace("TASKS7 = ", f"{block}\nTASKS7 = ", 1)
+    own = {r'block += "conv"': 'block = "mine"', r'row, cell = f"K.*': 'row, cell = "mine", {}'}
+    own |= {r'model="conv"': 'model="mine"', r"paper=TABLE1.*": "paper=None,"}
+    for old, new in own.items():
+        code, changed = re.subn(old, new, code, count=1)
+        assert changed, old
+    _, record = run(code, tmp_path, "--task", "listops", "--smoke")
+    assert (record["row"], record["model"], record["cell"]) == ("mine", "mine", {})
+
+
 def test_a_trained_model_is_used_as_the_readme_says(tmp_path, monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.setattr(data, "load", functools.partial(data.load, smoke=True))
