@@ -598,13 +598,13 @@ def front_rows(judged):
 # ------------------------------------------------------------------------------------------ as a picture
 
 STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s")}
-STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v"), TOO_FEW: ("0.6", "x")}
-STYLES |= {NOT_TESTED: ("0.6", "+")}  # {verdict: colour, marker}
+STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v")}
+STYLES |= {NOT_TESTED: ("0.6", "x")}  # {verdict: colour, marker}
 
 
 def plot(judged, path):
-    """A line a claim that has bounds and has been run: its interval, on the bounds that were claimed."""
-    shown = [result for result in judged if result.ends and result.verdict]
+    """A line a claim that has a verdict: its interval, on the bounds that were claimed."""
+    shown = [result for result in judged if result.ends and result.verdict not in ("", TOO_FEW)]
     if not shown:
         return
     figure, axis = records.pyplot().subplots(figsize=(11, 1.6 + 0.27 * len(shown)), layout="constrained")
