@@ -685,6 +685,9 @@ def report(args):
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     shown = [r for r in both[0] + both[1] if r["task"] in names and "pretraining" in r]
     print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
+    small = [r for r in both[0] + both[1] if r["task"] in names and (r["budget"], r["terms"]) == ("mini", "")]
+    if small:
+        plot_small(small, args.out / f"{exp}-pairs-mini.png")
     if args.mini or len(names) < len(TASKS):
         return
     both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
@@ -707,6 +710,31 @@ def print_restored(found):
         print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
         print(f"in % ({score}):\n")
         records.show(["", "restored", "commonest"], lines)
+
+
+def plot_small(found, path):
+    """Mini tier: a line a model, with its accuracy from scratch (grey) and with each objective."""
+    colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN)))
+    tasks = records.grouped(found, lambda r: r["task"])
+    size = dict(figsize=(4.8 * len(tasks), 3.6), layout="constrained", squeeze=False)
+    figure, axes = records.pyplot().subplots(1, len(tasks), **size)
+    drawn = []
+    for (task, group), axis in zip(tasks.items(), axes[0]):
+        names = records.grouped(group, lambda r: r["row"].replace(f", {NAMES[r['cell']['objective']]}", ""))
+        names = dict(sorted(names.items(), key=lambda item: records.naturally(item[0])))
+        for y, of_model in enumerate(names.values()):
+            cells = records.grouped(of_model, lambda r: r["cell"]["objective"])
+            drawn += cells.values()
+            dots = {objective: 100 * records.mean_and_error(cell)[0] for objective, cell in cells.items()}
+            axis.plot([min(dots.values()), max(dots.values())], [y, y], color="0.8", zorder=0)
+            for objective, x in dots.items():
+                axis.plot(x, y, "o", color=colours[objective], label=NAMES[objective])
+        axis.set(title=data.TITLES[task], xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.5))
+        axis.set_yticks(range(len(names)), names)
+        axis.grid(axis="x", alpha=0.3)
+    figure.suptitle(f"What self-pretraining gives (mini tier, {records.seeds_of(drawn)})")
+    records.legend_below(figure, axes[0])
+    records.save_figure(figure, path)
 
 
 def plot(found, path):
