@@ -687,7 +687,7 @@ def report(args):
     print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
     small = [r for r in both[0] + both[1] if r["task"] in names and (r["budget"], r["terms"]) == ("mini", "")]
     if small:
-        plot_small(small, args.out / f"{exp}-pairs-mini.png")
+        plot_small(small, args.out / f"{exp}-mini.png")
     if args.mini or len(names) < len(TASKS):
         return
     both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]

@@ -455,8 +455,7 @@ TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini"
 
 
 def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
-    """Print the tables of a script, your records and this repository's in columns of their own, and draw the
-    mini tier's as a picture.
+    """Print the tables of a script, your records and this repository's in columns of their own.
 
     tasks, titles   the columns of the paper's table; {task: title}
     paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
@@ -483,8 +482,6 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
-        if tier == "mini":
-            plot_rows(title, shown, titles, yours, ours, paper, tasks, args.out / f"{exp}-mini.png")
     print("Test accuracy in %: mean ± its own standard error (seeds).")
     print("— = not run, or not in the paper.")
     print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
@@ -688,33 +685,6 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=120)
     pyplot().close(figure)
     print(f"figure: {path}")
-
-
-def plot_rows(title, shown, titles, yours, ours, paper, tasks, path):
-    """Your runs and this repository's as dots with standard errors, the paper's at full size as circles; a
-    panel a task. Rows with changed terms are left to the table."""
-    shown = [task for task in shown if any(name == task for name, _ in (*yours, *ours))]
-    labels = order_of([row for name, row in (*yours, *ours) if name in shown and "; " not in row], paper)
-    if not labels:
-        return
-    size = dict(figsize=(2.2 + 2.6 * len(shown), 1.4 + 0.3 * len(labels)), layout="constrained")
-    figure, axes = pyplot().subplots(1, len(shown), sharey=True, squeeze=False, **size)
-    for task, axis in zip(shown, axes[0]):
-        for y, row in enumerate(labels):
-            for found, color, words in ((ours, ORANGE, "this repository"), (yours, GREEN, "yours")):
-                if group := best_recipe(found.get((task, row), [])):
-                    mean, error = mean_and_error(group)
-                    axis.errorbar(100 * mean, y, xerr=100 * error, fmt="o", color=color, label=words)
-            if value := paper_value(paper, row, tasks.index(task)):
-                axis.plot(float(value), y, "o", fillstyle="none", color=BLUE, label="paper, full size")
-        axis.set(title=titles[task], xlabel="test accuracy (%)")
-        axis.set_yticks(range(len(labels)), labels)
-        axis.grid(alpha=0.3)
-    axes[0, 0].set_ylim(len(labels) - 0.5, -0.5)
-    legend_below(figure, axes[0])
-    drawn = [group for found in (yours, ours) for (name, row), group in found.items() if row in labels]
-    figure.suptitle(f"{title} (mini tier, {seeds_of(drawn)})")
-    save_figure(figure, path)
 
 
 def plot_curves(folders, path):
