@@ -647,10 +647,11 @@ def main(argv=None):
         sentences, table = worth(pairs).split("\n\n")
         print("\n\n".join(map(textwrap.fill, (headline(judged), sentences))) + f"\n\n{table}\n")
         for who, group in records.grouped(judged, lambda result: NAMES[result.who]).items():
-            print(f"{who}, points of test accuracy ± standard error (seeds), and what was claimed:")
+            print(f"{who}: points of test accuracy ± standard error (seeds), and the bound")
             print("\n".join(map(plain, group)) + "\n")
         print(textwrap.fill(headline(judged)))
-        print(f"Judged: {args.out or 'results/, this repository; of your runs: --out runs'}.")
+        if not args.out:
+            print("These are this repository's runs. For yours: python claims.py --out runs")
         print("docs/claims.md has the papers' sentences, the intervals and the dates.")
         if args.write:
             page_path = records.RESULTS.parent / "docs" / "claims.md"

@@ -160,7 +160,8 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
         metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
     add("--report", action="store_true", help="print the tables from your records and this repository's")
-    add("--against", type=Path, metavar="SCRIPT", help="with --report of a copy: compare with its original")
+    add("--against", type=Path, metavar="SCRIPT[:ROW]",
+        help="with --report of a copy: compare with its original, row by row or all with one ROW")
 
     parser.set_defaults(**dict.fromkeys((*FLAGS, "limit", "augment")), no_techniques=False)
     group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")

@@ -147,7 +147,7 @@ def report(args):
     """The rules, yours and this repository's beside the paper's, which are of the training examples."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp, records.experiment(args.against))
+        return records.compare(args, exp)
     for tier in ["mini"] if args.mini else ["paper", "mini"]:
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -209,7 +209,7 @@ def plot_gain(roots, labels, predicted, name, path):
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
     axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
-    axis.set_title(f"Gain on the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
+    axis.set_title(f"Gain over the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
     records.save_figure(figure, path)
 
 

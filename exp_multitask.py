@@ -197,7 +197,7 @@ def plot_data(args):
         axis.grid(alpha=0.3)
         axis.legend(frameon=False)
         how = f"ListOps, mini tier, {STEPS:,} steps, {records.seeds_of(drawn)}"
-        axis.set_title(f"Are techniques more data? ({how})", fontsize=10)
+        axis.set_title(f"What shuffling gives ({how})", fontsize=10)
         records.save_figure(figure, args.out / "techniques-are-data-mini.png")
 
 

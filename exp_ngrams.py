@@ -61,7 +61,7 @@ LATER = {
     "K = 5":              tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
     "S4":                 PAPER["S4, from scratch"][:5],
     "MEGA":               PAPER["MEGA (original)"][:5],
-    "Transformer, SPT":   PAPER["rotary Transformer, masked SPT"][:5],
+    "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
 }
 # fmt: on
 
@@ -367,9 +367,9 @@ def report(args):
     print("### A linear model of n symbols\n" if found else none_yet(args))
     for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
         print_task(group)
-    print("Your runs and this repository's; of a run that both have, yours.")
-    print("presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive")
-    print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: seconds of one core.")
+    print("Your runs and this repository's; of a run that both have, yours. presence: which")
+    print("n-grams occur; counts: square roots of how often; bayes: presence with Naive Bayes")
+    print("weights; start: a symbol in front. penalty: of the weights; core s: of one core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
     plain = [r for r in plain if "start" not in r["cell"] and "levels" not in r["cell"]]
     if plain:

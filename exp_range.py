@@ -225,7 +225,7 @@ def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp, records.experiment(args.against))
+        return records.compare(args, exp)
     yours, ours = map(of_the_dial, both)
     tiers = ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
     for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):
@@ -249,7 +249,7 @@ def print_dial(name, tier, yours, ours, path):
         if cells:
             rows = dict.fromkeys(row for row, _ in cells)
             plain = ", no techniques" if all(row.endswith(", no techniques") for row in rows) else ""
-            print(f"{whose}{plain}, by how far apart an order sends neighbours:\n")
+            print(f"{whose}{plain}. Stride s sends neighbours {L} / s apart:\n")
             each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
             for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]

@@ -684,6 +684,7 @@ def report(args):
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     shown = [r for r in both[0] + both[1] if r["task"] in names and "pretraining" in r]
+    print("Cost of a row with SPT: of its second half alone. 75% SPT: that share of the epochs.\n")
     print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
     small = [r for r in both[0] + both[1] if r["task"] in names and (r["budget"], r["terms"]) == ("mini", "")]
     if small:
@@ -725,10 +726,12 @@ def plot_small(found, path):
         for y, of_model in enumerate(names.values()):
             cells = records.grouped(of_model, lambda r: r["cell"]["objective"])
             drawn += cells.values()
-            dots = {objective: 100 * records.mean_and_error(cell)[0] for objective, cell in cells.items()}
-            axis.plot([min(dots.values()), max(dots.values())], [y, y], color="0.8", zorder=0)
-            for objective, x in dots.items():
-                axis.plot(x, y, "o", color=colours[objective], label=NAMES[objective])
+            dots = [100 * records.mean_and_error(cell)[0] for cell in cells.values()]
+            axis.plot([min(dots), max(dots)], [y, y], color="0.8", zorder=0)
+            for objective, cell in cells.items():
+                x, error = (100 * value for value in records.mean_and_error(cell))
+                style = dict(fmt="o", color=colours[objective], label=NAMES[objective], capsize=3)
+                axis.errorbar(x, y, xerr=error, **style)
         axis.set(title=data.TITLES[task], xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.5))
         axis.set_yticks(range(len(names)), names)
         axis.grid(axis="x", alpha=0.3)

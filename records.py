@@ -465,7 +465,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         return
     exp, chosen = experiment(script), args.task and "all" not in args.task and args.task
     if args.against:
-        return compare(args, exp, experiment(args.against))
+        return compare(args, exp)
     known = yours_and_ours(args.out)
     both = [rows_of(found, exp, also or {}) for found in known]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
@@ -482,9 +482,8 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
-    print("Test accuracy in %: mean ± its own standard error (seeds).")
-    print("— = not run, or not in the paper.")
-    print("Cost: of one run on one core, or on one GPU. What it means: python claims.py")
+    print("Test accuracy in %: mean ± its own standard error (seeds). — = not run. Cost: of")
+    print("one run, on one core unless it ran on a GPU. What it means: python claims.py")
     print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
@@ -622,9 +621,11 @@ def differences(yours, ours):
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
-def compare(args, exp, original):
-    """Each row of a copied script beside the same row of its original: your runs of that, or ours."""
-    yours, ours = yours_and_ours(args.out)
+def compare(args, exp):
+    """Each row of a copied script beside the same row of its original, or beside the row that --against names
+    after a colon: your runs of that, or ours."""
+    script, _, named = str(args.against).partition(".py:")
+    original, (yours, ours) = experiment(script), yours_and_ours(args.out)
     whose, known = "your runs", [r for r in yours if r["exp"] == original]
     if not known:
         whose, known = "this repository's runs", [r for r in ours if r["exp"] == original]
@@ -632,7 +633,9 @@ def compare(args, exp, original):
     theirs = grouped(known, tier_and_place)
     lines = []
     for (tier, task, label), group in mine.items():
-        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, label), []))
+        row, _, words = label.partition("; ")
+        other = "; ".join(filter(None, [named or row, words]))
+        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, other), []))
         words = "—"
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)

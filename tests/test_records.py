@@ -462,6 +462,11 @@ def test_a_copy_is_compared_with_its_original(reported):
     # Its own table has no tables of rows that nobody ran.
     tables, _ = reported(seeds(0.6, exp="my", budget="mini"), original, script="my.py")
     assert tables.keys() == {SMALL}
+    own = seeds(0.6, 0.6, exp="my", row="mine", terms="lr 0.01")
+    other = seeds(0.5, 0.5, terms="lr 0.01")
+    tables, _ = reported(own, other, "--against", "exp_locality.py:K=5", script="my.py")
+    rows = tables["my against locality (this repository's runs)"][""]
+    assert rows["text mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
     with pytest.raises(common.UserError, match="no finished run"):
         reported([], original, *against, script="my.py")
     with pytest.raises(common.UserError, match="only smoke runs"):
