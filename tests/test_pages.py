@@ -57,6 +57,10 @@ def techniques(row):
     return at("multitask", "text", row, row + PLAIN)
 
 
+def decayed(row):
+    return [cell for task in ("image", "listops", "text") for cell in at("kernels", task, row)]
+
+
 def positions(row, listops):
     return [listops, *at("positional", "image", row)]
 
@@ -84,10 +88,10 @@ SHOWN = {
         "S4": at("kernels", "image", *("S4" + t for t in LATER)) + at("kernels", "text", "S4"),
         "S5": at("kernels", "image", *("S5" + t for t in LATER)),
         "free taps in S4's block": at("kernels", "image", *("free taps in S4's block" + t for t in LATER)),
-        "`decay-none`": at("kernels", "image", "decay-none") + at("kernels", "listops", "decay-none"),
-        "`decay-fixed`": at("kernels", "image", "decay-fixed") + at("kernels", "listops", "decay-fixed"),
-        "`decay-selective`": at("kernels", "image", "decay-selective")
-        + at("kernels", "listops", "decay-selective"),
+        "`decay-none`": decayed("decay-none"),
+        "`decay-fixed`": decayed("decay-fixed"),
+        "`decay-selective`": decayed("decay-selective"),
+        "Mamba-2's block": decayed("Mamba-2's block")[:1],
         "rotary": positions("rotary", ("multitask", "listops", "Transformer")),
         "sinusoidal": positions("sinusoidal", ("positional", "listops", "sinusoidal")),
         "learned": positions("learned", ("positional", "listops", "learned")),
@@ -147,6 +151,9 @@ OTHERS = {
         "-1.9 ± 1.8": multitask("text", "paper A's MEGA", "paper A's MEGA" + PLAIN),
         "12.3 ± 0.9": kernels("listops", "decay-fixed", "decay-none"),
         "3.6 ± 1.1": kernels("listops", "decay-selective", "decay-fixed"),
+        "1.1 ± 1.0": kernels("text", "decay-fixed", "decay-none"),
+        "1.1 ± 1.4": kernels("text", "decay-selective", "decay-fixed"),
+        "5.5 ± 0.6": kernels("image", "Mamba-2's block", "decay-selective"),
     },
     "self-pretraining": {
         "8.1 ± 1.3": gain("text", ROTARY, "causal SPT"),
