@@ -91,7 +91,7 @@ SHOWN = {
         "`decay-none`": decayed("decay-none"),
         "`decay-fixed`": decayed("decay-fixed"),
         "`decay-selective`": decayed("decay-selective"),
-        "Mamba-2's block": decayed("Mamba-2's block")[:1],
+        "Mamba-2's block": decayed("Mamba-2's block"),
         "rotary": positions("rotary", ("multitask", "listops", "Transformer")),
         "sinusoidal": positions("sinusoidal", ("positional", "listops", "sinusoidal")),
         "learned": positions("learned", ("positional", "listops", "learned")),
@@ -154,6 +154,8 @@ OTHERS = {
         "1.1 ± 1.0": kernels("text", "decay-fixed", "decay-none"),
         "1.1 ± 1.4": kernels("text", "decay-selective", "decay-fixed"),
         "5.5 ± 0.6": kernels("image", "Mamba-2's block", "decay-selective"),
+        "2.6 ± 1.0": kernels("listops", "Mamba-2's block", "decay-selective"),
+        "10.4 ± 1.2": kernels("text", "Mamba-2's block", "decay-selective"),
     },
     "self-pretraining": {
         "8.1 ± 1.3": gain("text", ROTARY, "causal SPT"),
