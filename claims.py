@@ -539,11 +539,15 @@ def line_of(judged):
     return [words, measured(judged), interval, claimed(claim), judged.verdict, entered]
 
 
+def reading(judged):
+    """A verdict without its reason and budget; "no bound" for none."""
+    return judged.verdict.partition(" (")[0].replace(" at this budget", "") or "no bound"
+
+
 def plain(judged):
     """A claim in lines of at most 80 columns: the verdict, the number, and the words with their bounds."""
     words = f"{judged.claim.words} ({claimed(judged.claim) or 'no bound'})"
-    verdict = judged.verdict.partition(" (")[0].partition(" at ")[0] or "no bound"
-    start = f"{verdict:15}{measured(judged):20} "
+    start = f"{reading(judged):15}{measured(judged):20} "
     return textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start))
 
 
@@ -587,9 +591,7 @@ def front_rows(judged):
     for words, remark, *parts in FRONT:
         lines = []
         for label, name in parts:
-            result = by_name[name]
-            short = result.verdict.partition(" (")[0].replace(" at this budget", "")
-            lines.append(f"{label}: {measured(result)}, **{short or 'no bound'}**")
+            lines.append(f"{label}: {measured(by_name[name])}, **{reading(by_name[name])}**")
         lines += [f"*{remark}*"] if remark else []
         rows.append([words, "<br>".join(lines)])
     return rows

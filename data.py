@@ -387,7 +387,7 @@ def data_folder(root):
             root.mkdir(parents=True, exist_ok=True)  # another rank may be quicker
             print(f"{root.absolute()} is new; data are made or fetched into it", flush=True)
     except OSError as error:
-        why = "it is a file" if root.is_file() else error
+        why = "it is a file" if os.path.isfile(root) else error
         raise DataError(f"cannot make the folder {root} ({why}); choose another --data-dir") from error
     return root
 

@@ -364,7 +364,10 @@ def report(args):
     found = [r for r in found if r["exp"] == records.experiment(__file__)]
     found = [r for r in found if r["budget"] == "mini" or not args.mini]
     found.sort(key=lambda r: (TASKS.index(r["task"]), r["terms"], records.naturally(r["row"])))
-    print("### A linear model of n symbols\n" if found else none_yet(args))
+    if not found:
+        hint = "leave out --mini for full size" if args.mini else "train one first"
+        return print(f"no run yet; {hint}")
+    print("### A linear model of n symbols\n")
     for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
         print_task(group)
     print("Your runs and this repository's; of a run that both have, yours. presence: which")
@@ -376,10 +379,6 @@ def report(args):
         name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else [])])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
-
-
-def none_yet(args):
-    return "no mini run yet; leave out --mini for full size" if args.mini else "no run yet; train one first"
 
 
 def print_task(group):

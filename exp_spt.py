@@ -683,28 +683,37 @@ def report(args):
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    shown = [r for r in both[0] + both[1] if r["task"] in names and "pretraining" in r]
-    print("Cost of a row with SPT: of its second half alone. 75% SPT: that share of the epochs.\n")
-    print_restored([r for r in shown if r["budget"] == "mini" or not args.mini])
-    small = [r for r in both[0] + both[1] if r["task"] in names and (r["budget"], r["terms"]) == ("mini", "")]
+    tiers = ("mini",) if args.mini else records.TIERS
+    shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["budget"] in tiers)
+    if shown:
+        print("Cost of a row with SPT: of its second half alone. 75% SPT: that share of the")
+        print("epochs.\n")
+    print_restored(shown)
+    small = yours_or_ours(both, lambda r: (r["budget"], r["terms"]) == ("mini", "") and r["task"] in names)
     if small:
         plot_small(small, args.out / f"{exp}-mini.png")
     if args.mini or len(names) < len(TASKS):
         return
-    both = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
+    full = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
     for names, means in MEANS.items():
         paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
-        records.print_averages(names, *both, paper)
-    if found := {place: records.best_recipe(group) for place, group in (both[1] | both[0]).items()}:
+        records.print_averages(names, *full, paper)
+    if found := yours_or_ours(both, lambda r: r["budget"] == "paper"):
         plot(found, args.out / f"{exp}.png")
 
 
+def yours_or_ours(both, wanted):
+    """{place: records} of the wanted ones: yours where you have such a row, else this repository's."""
+    yours, ours = (records.grouped(filter(wanted, found), records.place) for found in both)
+    return {place: records.best_recipe(group) for place, group in (ours | yours).items()}
+
+
 def print_restored(found):
-    """What the pretrainings of some records restored, beside what one answer for everything would."""
-    for task, of_task in records.grouped(found, lambda r: r["task"]).items():
+    """What the pretrainings of {(task, row): records} restored, and what one answer for everything would."""
+    for task, places in records.grouped(sorted(found), lambda place: place[0]).items():
         lines = []
-        for (_, row), group in sorted(records.grouped(of_task, records.place).items()):
-            first = [r["pretraining"] for r in records.best_recipe(group)]
+        for _, row in places:
+            first = [r["pretraining"] for r in found[task, row]]
             columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
             lines.append([row, *(f"{100 * mean(values):.1f}" if values else "—" for values in columns)])
         score = first[0].get("score") or "score"
@@ -714,30 +723,33 @@ def print_restored(found):
 
 
 def plot_small(found, path):
-    """Mini tier: a line a model, with its accuracy from scratch (grey) and with each objective."""
+    """Mini tier, from {(task, row): records}: a line a model, with its accuracy from scratch (grey) and with
+    each objective."""
     colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN)))
-    tasks = records.grouped(found, lambda r: r["task"])
+    tasks = records.grouped(found.values(), lambda cell: cell[0]["task"])
     size = dict(figsize=(4.8 * len(tasks), 3.6), layout="constrained", squeeze=False)
     figure, axes = records.pyplot().subplots(1, len(tasks), **size)
-    drawn = []
-    for (task, group), axis in zip(tasks.items(), axes[0]):
-        names = records.grouped(group, lambda r: r["row"].replace(f", {NAMES[r['cell']['objective']]}", ""))
+    for (task, cells), axis in zip(tasks.items(), axes[0]):
+        names = records.grouped(cells, without_objective)
         names = dict(sorted(names.items(), key=lambda item: records.naturally(item[0])))
         for y, of_model in enumerate(names.values()):
-            cells = records.grouped(of_model, lambda r: r["cell"]["objective"])
-            drawn += cells.values()
-            dots = [100 * records.mean_and_error(cell)[0] for cell in cells.values()]
-            axis.plot([min(dots), max(dots)], [y, y], color="0.8", zorder=0)
-            for objective, cell in cells.items():
-                x, error = (100 * value for value in records.mean_and_error(cell))
+            dots = [[100 * value for value in records.mean_and_error(cell)] for cell in of_model]
+            axis.plot([min(dots)[0], max(dots)[0]], [y, y], color="0.8", zorder=0)
+            for (x, error), cell in zip(dots, of_model):
+                objective = cell[0]["cell"]["objective"]
                 style = dict(fmt="o", color=colours[objective], label=NAMES[objective], capsize=3)
                 axis.errorbar(x, y, xerr=error, **style)
         axis.set(title=data.TITLES[task], xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.5))
         axis.set_yticks(range(len(names)), names)
         axis.grid(axis="x", alpha=0.3)
-    figure.suptitle(f"What self-pretraining gives (mini tier, {records.seeds_of(drawn)})")
+    figure.suptitle(f"What self-pretraining gives (mini tier, {records.seeds_of(found.values())})")
     records.legend_below(figure, axes[0])
     records.save_figure(figure, path)
+
+
+def without_objective(cell):
+    """The label of a cell's model: "S4, masked SPT, 1%" -> "S4, 1%"."""
+    return cell[0]["row"].replace(f", {NAMES[cell[0]['cell']['objective']]}", "")
 
 
 def plot(found, path):

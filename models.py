@@ -1300,13 +1300,6 @@ CHOICES = {
 }
 
 
-def spare_arguments(block, given):
-    """Names in `given` that a block does not take; none of one that takes any."""
-    known = inspect.signature(block).parameters
-    takes_any = any(p.kind == p.VAR_KEYWORD for p in known.values())
-    return [] if takes_any else [name for name in given if name not in known]
-
-
 class SequenceModel(nn.Module):
     """Embed -> `depth` equal blocks -> features; pooled for classification, position-wise for denoising.
 
@@ -1341,8 +1334,13 @@ class SequenceModel(nn.Module):
             if block != "transformer":
                 raise ValueError(f"position {position} is for the transformer's attention; not for {block}")
             block_args["rotary"] = "full" if position == "rotary" else "heads"
-        if max_length is not None and "max_length" in inspect.signature(BLOCKS[block]).parameters:
+        known = inspect.signature(BLOCKS[block]).parameters
+        if max_length is not None and "max_length" in known:
             block_args["max_length"] = max_length
+        takes_any = any(p.kind == p.VAR_KEYWORD for p in known.values())
+        if not takes_any and (spare := [name for name in block_args if name not in known]):
+            names = ", ".join(spare)
+            raise ValueError(f"block {block} has no argument {names}; leave them out, or take **rest")
         self.pooling, self.position, self.pair = pooling, position, pair
         self.embedding_dropout = embedding_dropout
         self.embedding = nn.Embedding(vocab, d_model, padding_idx=0) if input == "tokens" else None
@@ -1353,10 +1351,6 @@ class SequenceModel(nn.Module):
         if position == "sinusoidal":  # grows where it is too short, and is not a part of checkpoints
             table = sinusoidal_positions(max_length or 0, d_model).to(torch.get_default_dtype())
             self.register_buffer("sinusoid", table, persistent=False)
-        if spare := spare_arguments(BLOCKS[block], block_args):
-            raise ValueError(
-                f"block {block} has no argument {', '.join(spare)}; leave them out, or take **rest"
-            )
         self.blocks = nn.ModuleList(BLOCKS[block](d_model, **block_args) for _ in range(depth))
         self.final_norm = Norm(final_norm, d_model) if final_norm else None
         outputs = 1 if classes == 2 else classes

@@ -629,20 +629,20 @@ def compare(args, exp):
     whose, known = "your runs", [r for r in yours if r["exp"] == original]
     if not known:
         whose, known = "this repository's runs", [r for r in ours if r["exp"] == original]
+    if not known:
+        raise UserError(f"no run of {original} is known; give a script that has been run")
     mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
     theirs = grouped(known, tier_and_place)
     lines = []
     for (tier, task, label), group in mine.items():
-        row, _, words = label.partition("; ")
-        other = "; ".join(filter(None, [named or row, words]))
-        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, other), []))
+        row, _, changes = label.partition("; ")
+        near = "; ".join(filter(None, [named or row, changes]))
+        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, near), []))
         words = "—"
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
-    if not known:
-        raise UserError(f"no run of {original} is known; give a script that has been run")
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"

@@ -521,9 +521,9 @@ def test_report(tmp_path, monkeypatch, capsys):
     S4, masked SPT | 81.25 (1) | — | 60 s | 87.11
     S4, masked SPT, 60% SPT | 62.00 (1) | — | 60 s
     DLR, masked SPT | — | — | 83.40
-        Text: what the pretraining restored, and the commonest symbol alone,
-        in % (accuracy of restored symbols):
-        S4, masked SPT; 16 epochs | 50.0 | 25.0"""
+    Text: what the pretraining restored, and the commonest symbol alone,
+    in % (accuracy of restored symbols):
+    S4, masked SPT; 16 epochs | 50.0 | 25.0"""
     numbers = [f"{x:.2f}" for row in exp_spt.PAPER.values() for x in row if isinstance(x, float)]
     assert [text for text in (*map(str.strip, wanted.splitlines()), *numbers) if text not in printed] == []
 
