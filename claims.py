@@ -2,7 +2,7 @@
 
     python claims.py              judges the records in results/
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
-    python claims.py --front      prints the nine rows of README
+    python claims.py --front      prints the findings in README
     python claims.py --write      writes docs/claims.md and results/figures/claims-mini.png
 
 A claim is a difference of test accuracies in points, with bounds. Its date is that of the bounds. The table
@@ -286,23 +286,27 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 }
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
-FRONT = (  # README's rows: the claim, a remark, and (what was measured, its name above)
-    ("A: kernels of size 5 suffice for Text (K = 31 over K = 5)", "after 10 epochs K = 5 underfits",
-     ("10 epochs", "text-10"), ("30 epochs", "text-30"), ("no techniques", "text-plain")),
-    ("A: larger kernels help (K = 31 over K = 5)", "less than in A", ("Image", "image-31"),
-     ("ListOps", "listops-31")),
-    ("A: rotary beats learned positions", "", ("ListOps", "listops-learned"), ("Image", "image-learned")),
-    ("A: the techniques help the Transformer (examples x epochs)", "where examples repeat often",
-     ("ListOps 12,000 x 40", "shuffling-12000"), ("ListOps 48,000 x 6", "shuffling"), ("Text", "denoising")),
-    ("A: MEGA gains less from them", "", ("Text", "mega")),
-    ("A: free kernels match state spaces (gMLP, Image)", "", ("S4", "image-s4"), ("S5", "image-s5"),
-     ("S4 at 12 epochs", "image-12-s4"), ("S5 at 12 epochs", "image-12-s5")),
-    ("B: SPT closes the gap to S4 (Text, rotary)", "S4 gains as much", ("masked", "gap-rotary"),
-     ("twice as long", "gap-rotary-16"), ("causal", "gap-causal")),
-    ("B: after SPT the start hardly matters (Image)", "the pretraining is too short here", ("S4", "left-s4"),
-     ("S4 with 3 x the pretraining", "left-s4-8"), ("DLR", "left-dlr")),
-    ("ours: short kernels need near neighbours (Text)", "", ("K = 5 loses at 16 apart", "k5-text-16"),
-     ("gMLP loses at 16 apart", "gmlp-text-16"), ("gMLP loses in random order", "gmlp-random")),
+# README's findings. A name in braces becomes the points, the error and the verdict of the claim above.
+FRONT = (
+    """**A: kernels of size 5 suffice for Text.** K = 31 minus K = 5: {text-plain} without techniques,
+    {text-30} with them. After 10 epochs, not 30, K = 5 is not yet trained: {text-10}.""",
+    """**A: larger kernels help elsewhere.** K = 31 minus K = 5: {image-31} on Image, {listops-31} on
+    ListOps. In A they help more.""",
+    """**A: rotary positions beat learned ones.** By {listops-learned} on ListOps, by {image-learned} on
+    Image.""",
+    """**A: the techniques help the Transformer.** They do where examples repeat often. ListOps:
+    {shuffling-12000} when it sees 12,000 examples 40 times, {shuffling} when it sees 48,000 six times.
+    Text: {denoising}.""",
+    """**A: they help MEGA less.** On Text less than the Transformer by {mega}.""",
+    """**A: free kernels match state spaces.** On Image gMLP minus S4: {image-s4}, after 12 epochs
+    {image-12-s4}. gMLP minus S5: {image-s5}, after 12 epochs {image-12-s5}.""",
+    """**B: SPT closes the Transformer's gap to S4.** Here it helps S4 as much. What it gives the
+    Transformer on Text minus what it gives S4: masked {gap-rotary}, twice as long {gap-rotary-16}, causal
+    {gap-causal}.""",
+    """**B: after SPT the start hardly matters.** A structured start minus a random one, on Image: S4
+    {left-s4}, after three times the pretraining {left-s4-8}; DLR {left-dlr}. Our pretraining is short.""",
+    """**Ours: short kernels need near neighbours.** On Text with neighbours 16 apart K = 5 loses
+    {k5-text-16} and gMLP {gmlp-text-16}. In random order gMLP loses {gmlp-random}.""",
 )
 # fmt: on
 
@@ -510,13 +514,16 @@ def headline(judged):
     return f"Of {len(verdicts)} differences that the papers claim, {listed}."
 
 
+def number(judged):
+    """ "+5.6 ± 1.6": points and their error; a dash for no number."""
+    return f"{judged.points:+.1f} ± {judged.error:.1f}" if judged.ends else "—"
+
+
 def measured(judged):
     """ "+5.6 ± 1.6 (2 to 3)": points, their error, and the seeds of the cells; a dash for no number."""
-    if not judged.ends:
-        return "—"
     few, most = min(judged.seeds), max(judged.seeds)
     seeds = f"{few}" if few == most else f"{few} to {most}"
-    return f"{judged.points:+.1f} ± {judged.error:.1f} ({seeds})"
+    return number(judged) + (f" ({seeds})" if judged.ends else "")
 
 
 def claimed(claim):
@@ -585,16 +592,14 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-def front_rows(judged):
-    """README's rows: the claim, then line by line what was measured and, in bold, how it reads."""
-    by_name, rows = {result.claim.name: result for result in judged}, []
-    for words, remark, *parts in FRONT:
-        lines = []
-        for label, name in parts:
-            lines.append(f"{label}: {measured(by_name[name])}, **{reading(by_name[name])}**")
-        lines += [f"*{remark}*"] if remark else []
-        rows.append([words, "<br>".join(lines)])
-    return rows
+def front(judged):
+    """README's findings as a list."""
+    said = {r.claim.name: f"{number(r).removeprefix('+')} (*{reading(r)}*)" for r in judged}
+    findings = (" ".join(finding.split()).format_map(said) for finding in FRONT)
+    return "\n".join(
+        textwrap.fill(finding, 155, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+        for finding in findings
+    )
 
 
 # ------------------------------------------------------------------------------------------ as a picture
@@ -633,7 +638,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
-    parser.add_argument("--front", action="store_true", help="print README's rows alone")
+    parser.add_argument("--front", action="store_true", help="print README's findings alone")
     parser.add_argument("--write", action="store_true", help="write docs/claims.md and its figure")
     common.print_anywhere()
     args = parser.parse_args(argv)
@@ -643,7 +648,7 @@ def main(argv=None):
         cells, pool = read(args.out)
         judged = judge_all(cells, pool)
         if args.front:
-            print(markdown(["claim", "measured here, in points"], front_rows(judged)))
+            print(front(judged))
             return
         pairs = all_pairs(cells, pool)
         sentences, table = worth(pairs).split("\n\n")

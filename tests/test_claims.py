@@ -193,9 +193,6 @@ def test_what_has_bounds_has_their_date_and_a_name_of_its_own():
         assert not bounded or re.fullmatch(r"2026-11-\d\d \d\d:\d\d", claim.bound), claim.name
 
 
-def test_front_rows_name_claims_that_exist():
-    names = {claim.name for _, claim in ALL}
-    assert all(name in names for _, _, *parts in claims.FRONT for _, name in parts)
 
 
 # ------------------------------------------------------------------------------------------ the command

@@ -18,6 +18,7 @@ import pytest
 import torch
 from conftest import SCRIPTS, lines_of
 
+import claims
 import common
 import data
 import models
@@ -168,6 +169,10 @@ def test_readme_has_no_number_of_its_own():
     """What README says was measured, "a ± b", stands on a page of docs/, too."""
     numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", README)
     assert {n for n in numbers if not any(n in page for page in PAGES.values())} == set()
+
+
+def test_readme_shows_the_findings_of_today():
+    assert claims.front(claims.judge_all(*claims.read(None))) in README
 
 
 # ------------------------------------------------------------------------------------------ deviations
