@@ -607,6 +607,7 @@ def front(judged):
 STYLES = {AGREES: (records.GREEN, "o"), NOT_REPRODUCED: (records.ORANGE, "s")}
 STYLES |= {REFUTED: ("#CC79A7", "D"), UNDECIDED: ("0.35", "v")}
 STYLES |= {NOT_TESTED: ("0.6", "x")}  # {verdict: colour, marker}
+SHORT = {NOT_REPRODUCED: "not reproduced", NOT_TESTED: "not tested (an arm learnt nothing)"}
 
 
 def plot(judged, path):
@@ -624,7 +625,7 @@ def plot(judged, path):
         words = result.verdict.partition(" (")[0]
         color, marker = STYLES[words]
         axis.plot(result.ends, [y, y], color=color)
-        axis.plot(result.points, y, marker, color=color, label=words)
+        axis.plot(result.points, y, marker, color=color, label=SHORT.get(words, words))
     axis.axvline(0, color="black", linewidth=0.8)
     axis.set(xlim=(left, right), ylim=(len(shown) - 0.5, -0.5), xlabel="difference in points, 95 % interval")
     axis.set_yticks(

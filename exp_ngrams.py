@@ -445,6 +445,9 @@ def named_lines(axis, values):
         axis.text(1.01, y, f"{name} {value:.1f}", fontsize=8, color="0.3", **place)
 
 
+UNITS = {"text": "bytes", "retrieval": "bytes", "image": "pixels", "pathfinder": "pixels"}
+
+
 def plot_lengths(found, path):
     """Accuracy against n; published models as horizontal lines."""
     figure, axes = panels(found, 2, "n", "weights", WORDS)
@@ -455,11 +458,11 @@ def plot_lengths(found, path):
             at = COLUMNS.index(task)
             published |= {name: row[at] for name, row in LATER.items()}
             band = [row[at] for row in TRANSFORMERS.values()]
-            axis.axhspan(min(band), max(band), color="0.9", label="LRA's Transformers", zorder=0)
+            axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
         named_lines(axis, published)
         axis.set_title(title_of(best), fontsize=10, loc="left")
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_xlabel("n consecutive symbols")
+        axis.set_xlabel(f"n consecutive {UNITS.get(best['task'], 'symbols')}")
     figure.suptitle("A linear model of n consecutive symbols, full size, one run a dot", fontsize=11)
     records.legend_below(figure, [axis for _, axis in axes])
     records.save_figure(figure, path)

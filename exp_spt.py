@@ -687,7 +687,11 @@ def report(args):
     shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["budget"] in tiers)
     if shown:
         print("Cost of a row with SPT: of its second half alone. 75% SPT: that share of the")
-        print("epochs.\n")
+        print("epochs.")
+        for (task, row), group in shown.items():
+            if learnt_nothing(group):
+                print(f"{data.TITLES[task]}: {row}: its pretraining learnt nothing, see below.")
+        print()
     print_restored(shown)
     small = yours_or_ours(both, lambda r: (r["budget"], r["terms"]) == ("mini", "") and r["task"] in names)
     if small:
@@ -708,15 +712,27 @@ def yours_or_ours(both, wanted):
     return {place: records.best_recipe(group) for place, group in (ours | yours).items()}
 
 
+def shares(group):
+    """(what the pretrainings of a cell restored, what the commonest symbol alone would), None if unknown."""
+    first = [r["pretraining"] for r in group]
+    known = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
+    return [mean(values) if values else None for values in known]
+
+
+def learnt_nothing(group):
+    """Whether a cell's pretraining stayed within 1 point of the commonest symbol, as claims.py has it."""
+    restored, commonest = shares(group)
+    return None not in (restored, commonest) and restored <= commonest + 0.01
+
+
 def print_restored(found):
     """What the pretrainings of {(task, row): records} restored, and what one answer for everything would."""
     for task, places in records.grouped(sorted(found), lambda place: place[0]).items():
         lines = []
         for _, row in places:
-            first = [r["pretraining"] for r in found[task, row]]
-            columns = ([x[key] for x in first if x.get(key) is not None] for key in ("restored", "commonest"))
-            lines.append([row, *(f"{100 * mean(values):.1f}" if values else "—" for values in columns)])
-        score = first[0].get("score") or "score"
+            columns = shares(found[task, row])
+            lines.append([row, *("—" if value is None else f"{100 * value:.1f}" for value in columns)])
+        score = found[task, row][0]["pretraining"].get("score") or "score"
         print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
         print(f"in % ({score}):\n")
         records.show(["", "restored", "commonest"], lines)
@@ -724,12 +740,15 @@ def print_restored(found):
 
 def plot_small(found, path):
     """Mini tier, from {(task, row): records}: a line a model, with its accuracy from scratch (grey) and with
-    each objective."""
+    each objective. A point is as wide in all panels."""
     colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN)))
     tasks = records.grouped(found.values(), lambda cell: cell[0]["task"])
-    size = dict(figsize=(4.8 * len(tasks), 3.6), layout="constrained", squeeze=False)
+    means = [[100 * records.mean_and_error(cell)[0] for cell in cells] for cells in tasks.values()]
+    limits = [(min(x) - 3, max(x) + 3) for x in means]
+    size = dict(figsize=(5.2 * len(tasks), 3.6), layout="constrained", squeeze=False)
+    size["width_ratios"] = [high - low for low, high in limits]
     figure, axes = records.pyplot().subplots(1, len(tasks), **size)
-    for (task, cells), axis in zip(tasks.items(), axes[0]):
+    for (task, cells), axis, ends in zip(tasks.items(), axes[0], limits):
         names = records.grouped(cells, without_objective)
         names = dict(sorted(names.items(), key=lambda item: records.naturally(item[0])))
         for y, of_model in enumerate(names.values()):
@@ -739,7 +758,9 @@ def plot_small(found, path):
                 objective = cell[0]["cell"]["objective"]
                 style = dict(fmt="o", color=colours[objective], label=NAMES[objective], capsize=3)
                 axis.errorbar(x, y, xerr=error, **style)
-        axis.set(title=data.TITLES[task], xlabel="test accuracy (%)", ylim=(len(names) - 0.5, -0.5))
+        axis.set(
+            title=data.TITLES[task], xlabel="test accuracy (%)", xlim=ends, ylim=(len(names) - 0.5, -0.5)
+        )
         axis.set_yticks(range(len(names)), names)
         axis.grid(axis="x", alpha=0.3)
     figure.suptitle(f"What self-pretraining gives (mini tier, {records.seeds_of(found.values())})")
@@ -748,8 +769,9 @@ def plot_small(found, path):
 
 
 def without_objective(cell):
-    """The label of a cell's model: "S4, masked SPT, 1%" -> "S4, 1%"."""
-    return cell[0]["row"].replace(f", {NAMES[cell[0]['cell']['objective']]}", "")
+    """The label of a cell's model: "S4, masked SPT, 1%" -> "S4, 1% of the examples"."""
+    row = cell[0]["row"].replace(f", {NAMES[cell[0]['cell']['objective']]}", "")
+    return f"{row} of the examples" if row.endswith("%") else row
 
 
 def plot(found, path):

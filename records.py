@@ -526,12 +526,15 @@ def rows_of(found, exp, also):
 
 
 def order_of(labels, paper):
-    """Labels in the paper's order; others after the row whose name they begin with; changed terms last."""
+    """Labels in the paper's order; others after the row whose name they begin with, else after the rows of
+    their model, the words before the first comma; changed terms last."""
     names = list(paper)
+    models = [name.partition(",")[0] for name in names]
 
     def key(label):
         row, _, words = label.partition("; ")
         near = [i for i, name in enumerate(names) if row == name or row.startswith(name + ",")]
+        near = near or [i for i, model in enumerate(models) if model == row.partition(",")[0]]
         return naturally(words), max(near, default=len(names)), naturally(row)
 
     return sorted(dict.fromkeys(labels), key=key)

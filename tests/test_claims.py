@@ -193,8 +193,6 @@ def test_what_has_bounds_has_their_date_and_a_name_of_its_own():
         assert not bounded or re.fullmatch(r"2026-11-\d\d \d\d:\d\d", claim.bound), claim.name
 
 
-
-
 # ------------------------------------------------------------------------------------------ the command
 
 
