@@ -1340,7 +1340,7 @@ class SequenceModel(nn.Module):
         takes_any = any(p.kind == p.VAR_KEYWORD for p in known.values())
         if not takes_any and (spare := [name for name in block_args if name not in known]):
             names = ", ".join(spare)
-            raise ValueError(f"block {block} has no argument {names}; leave them out, or take **rest")
+            raise ValueError(f"block {block} has no argument {names}; take the row out of the recipe")
         self.pooling, self.position, self.pair = pooling, position, pair
         self.embedding_dropout = embedding_dropout
         self.embedding = nn.Embedding(vocab, d_model, padding_idx=0) if input == "tokens" else None

@@ -121,9 +121,9 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     extra       () -> further rows of the record, called when the training has ended
     """
     name, seed, hp = run_name(identity), identity["seed"], identity["hp"]["train"]
+    torch.manual_seed(common.stream(seed, "init"))
+    model = built(build)  # before there is a folder: one that cannot be built leaves none
     with claimed(args, name) as folder:
-        torch.manual_seed(common.stream(seed, "init"))
-        model = built(build)
         bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
         announce(folder, identity, row, model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)

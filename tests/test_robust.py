@@ -149,6 +149,13 @@ def test_mistakes_get_one_sentence_and_exit_code_2(words, said, tmp_path, monkey
     assert not (tmp_path / "runs" / "results.jsonl").exists()
 
 
+def test_a_model_that_cannot_be_built_gets_one_sentence_and_no_folder(tmp_path, monkeypatch, capsys):
+    """Promise 4, of an edited recipe."""
+    monkeypatch.setitem(exp_locality.TABLE7["model"], "kernal", 5)
+    assert exit_code(exp_locality.main, "--task", "listops", "--smoke", "--out", str(tmp_path / "runs")) == 2
+    assert "no argument kernal" in capsys.readouterr().err and not list(tmp_path.glob("runs/*"))
+
+
 # ------------------------------------------------------------------------------------------ odd surroundings
 
 
