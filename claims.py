@@ -653,7 +653,7 @@ def main(argv=None):
             return
         pairs = all_pairs(cells, pool)
         sentences, table = worth(pairs).split("\n\n")
-        print("\n\n".join(map(textwrap.fill, (headline(judged), sentences))) + f"\n\n{table}\n")
+        print(f"{textwrap.fill(sentences)}\n\n{table}\n")
         for who, group in records.grouped(judged, lambda result: NAMES[result.who]).items():
             print(f"{who}: points of test accuracy ± standard error (seeds), and the bound")
             print("\n".join(map(plain, group)) + "\n")

@@ -175,10 +175,10 @@ def make_parser(description, tasks, techniques=True, trains=True):
         help="set the rate to 0.1 x LR for the last 10 %% of the steps, even if it was lower (authors' code)")
     add("--no-bucket", dest="bucket", action="store_false", default=None, help="mix all lengths: slower")
     add("--limit", type=positive_int, metavar="N",
-        help="train on N examples; smaller sets lie in larger ones; ListOps makes more than it has")
+        help="train on N examples; smaller sets lie in larger ones; for ListOps more are generated")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
-        add("--no-techniques", action="store_true", help="no augmentation, shuffling, denoising, more sets")
+        add("--no-techniques", action="store_true", help="none of the training techniques of the table")
         add("--augment", choices=("paper", "flip", "none"), help="training augmentation of images")
 
     add = parser.add_argument_group("execution (does not change which run this is)").add_argument
@@ -214,7 +214,7 @@ def read_args(parser, argv):
     if os.path.isfile(args.out):  # Path.is_file raises for a name that is too long
         parser.error(f"--out {args.out} is a file; give a folder")
     if args.report and not os.path.exists(args.out / "results.jsonl"):
-        print(f"note: there is no run of yours in {args.out}", file=sys.stderr)
+        print(f"note: there is no finished run of yours in {args.out}", file=sys.stderr)
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     return args
@@ -654,7 +654,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
     batches = endless_batches(task, hp, seed, at["step"], noise)
     if at["step"]:
-        print(f"continuing after step {at['step']} of {steps}", flush=True)
+        print(f"continuing after step {at['step']:,} of {steps:,}", flush=True)
     else:
         save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
     saved = said = time.monotonic()

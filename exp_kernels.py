@@ -207,7 +207,8 @@ MINI = dict(
         epochs       = (   4,   10,    6,    6,    6),
     ),
 )
-# Its rates where a search found a better one (docs/notebook.md).
+# Its rates where a search found a better one (docs/notebook.md). They win over MINI's: change them here, or
+# give --lr.
 RATES = {("image", row): 3e-3 for row in ("S4", "S5", "gMLP", "free taps in S4's block")}
 RATES |= {("text", row): 3e-3 for row in ("S4", "gMLP", "S4, no techniques", "decay-none", "decay-fixed")}
 RATES |= {("image", row): 3e-3 for row in ("decay-fixed", "decay-selective", "Mamba-2's block")}

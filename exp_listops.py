@@ -147,7 +147,7 @@ def report(args):
     """The rules, yours and this repository's beside the paper's, which are of the training examples."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp)
+        return records.compare(args, exp, data.TITLES)
     for tier in ["mini"] if args.mini else ["paper", "mini"]:
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -160,9 +160,10 @@ def report(args):
                 rows[-1].append(train + records.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
         records.print_table(["rule; train / test", "yours", "this repository", "paper, train"], rows)
-    print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the paper's")
-    print("Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9, MED 4 (the median of an even")
-    print("number of arguments is cut to a whole number, as in the data), SM a random digit.")
+    print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the")
+    print("paper's Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9,")
+    print("MED 4 (the median of an even number of arguments is cut to a whole number, as in")
+    print("the data), SM a random digit.")
 
 
 # ------------------------------------------------------------------------------------------ the figures

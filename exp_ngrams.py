@@ -369,10 +369,14 @@ def report(args):
         return print(f"no run yet; {hint}")
     print("### A linear model of n symbols\n")
     for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
-        print_task(group)
+        near = [r for r in group if r["cell"].get("gap", 1) == 1]
+        for part in (near, [r for r in group if r not in near]):
+            if part:
+                print_task(part)
     print("Your runs and this repository's; of a run that both have, yours. presence: which")
-    print("n-grams occur; counts: square roots of how often; bayes: presence with Naive Bayes")
-    print("weights; start: a symbol in front. penalty: of the weights; core s: of one core.")
+    print("n-grams occur; counts: square roots of how often; bayes: presence with Naive")
+    print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: of one")
+    print("core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
     plain = [r for r in plain if "start" not in r["cell"] and "levels" not in r["cell"]]
     if plain:
@@ -390,7 +394,8 @@ def print_task(group):
         cost = [f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"]
         rows.append([r["row"], *numbers, *cost])
     tier = "mini tier" if best["budget"] == "mini" else ""
-    print(", ".join(filter(None, [title_of(best), best["terms"], tier])) + ":\n")
+    apart = "symbols that stand a gap apart" if best["cell"].get("gap", 1) > 1 else ""
+    print(", ".join(filter(None, [title_of(best), best["terms"], tier, apart])) + ":\n")
     records.show(["", "test ± s.e.", "val %", "penalty", "features", "core s"], rows)
     if short := [r["row"] for r in group if r["gradient"] > r["hp"]["bound"]]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.")
@@ -445,7 +450,9 @@ def named_lines(axis, values):
         axis.text(1.01, y, f"{name} {value:.1f}", fontsize=8, color="0.3", **place)
 
 
-UNITS = {"text": "bytes", "retrieval": "bytes", "image": "pixels", "pathfinder": "pixels"}
+UNITS = dict(
+    text="bytes", retrieval="bytes", image="pixels", pathfinder="pixels", scifar="values", listops="symbols"
+)
 
 
 def plot_lengths(found, path):
@@ -462,8 +469,9 @@ def plot_lengths(found, path):
         named_lines(axis, published)
         axis.set_title(title_of(best), fontsize=10, loc="left")
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_xlabel(f"n consecutive {UNITS.get(best['task'], 'symbols')}")
-    figure.suptitle("A linear model of n consecutive symbols, full size, one run a dot", fontsize=11)
+        axis.set_xlabel(f"n consecutive {UNITS[task]}")
+    unit = UNITS[task] if len(axes) == 1 else "symbols"
+    figure.suptitle(f"A linear model of n consecutive {unit}, full size, one run a dot", fontsize=11)
     records.legend_below(figure, [axis for _, axis in axes])
     records.save_figure(figure, path)
 

@@ -25,8 +25,8 @@ import records
 from exp_multitask import COLUMNS, MINI, SMOKE, TABLE5, TASKS5  # the Transformer: its parent, one row changed
 
 POSITIONS = ("rotary", "rotary-heads", "sinusoidal", "learned", "none")
-# Rates of the mini tier where a search found another than MINI's: on Image and, of the texts, without
-# techniques that of exp_multitask's Transformer.
+# Rates of the mini tier where a search found another than MINI's, which they win over: on Image and, of the
+# texts, without techniques that of exp_multitask's Transformer.
 RATES = {("listops", "sinusoidal"): 3e-3}
 for position in POSITIONS:
     RATES |= {("image", position): 3e-3, ("image", f"{position}, no techniques"): 3e-3}

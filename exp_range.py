@@ -225,7 +225,7 @@ def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp)
+        return records.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
     tiers = ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
     for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):

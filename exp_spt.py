@@ -178,7 +178,8 @@ MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_f
                    s4=dict(d_state=64, dropout=0.0), dlr=dict(d_state=256))
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
 MINI_SHARE = 0.5  # also with --steps
-# Its rates where a search found a better one by what the labels came to (NOTES.md); others were not searched.
+# Its rates where a search found a better one by what the labels came to (docs/notebook.md); others were not
+# searched. They win over the table's: change them here, or give --lr.
 RATES = {("image", f"{model}, {arm}{start}"): 3e-3 for model in ("S4", "DLR")
          for arm in ("from scratch", "masked SPT") for start in ("", ", random start")}
 RATES |= {("text", row): 3e-3 for row in ("S4, from scratch", "S4, masked SPT")}
@@ -763,7 +764,9 @@ def plot_small(found, path):
         )
         axis.set_yticks(range(len(names)), names)
         axis.grid(axis="x", alpha=0.3)
-    figure.suptitle(f"What self-pretraining gives (mini tier, {records.seeds_of(found.values())})")
+    figure.suptitle(
+        f"Self-pretraining at equal steps, its own included (mini tier, {records.seeds_of(found.values())})"
+    )
     records.legend_below(figure, axes[0])
     records.save_figure(figure, path)
 

@@ -246,6 +246,12 @@ def run_cells(args, cells, run):
     """run(args, *cell, seed) for each cell of a command and each of its seeds. A cell that cannot be trained
     does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
     other processes were at some."""
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--out {args.out}: there can be no such folder ({error.strerror}); give another"
+        ) from None
     runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
     missing, told = [], set()
     for cell, seed in runs:
@@ -465,7 +471,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         return
     exp, chosen = experiment(script), args.task and "all" not in args.task and args.task
     if args.against:
-        return compare(args, exp)
+        return compare(args, exp, titles)
     known = yours_and_ours(args.out)
     both = [rows_of(found, exp, also or {}) for found in known]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
@@ -624,14 +630,14 @@ def differences(yours, ours):
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
-def compare(args, exp):
+def compare(args, exp, titles):
     """Each row of a copied script beside the same row of its original, or beside the row that --against names
     after a colon: your runs of that, or ours."""
     script, _, named = str(args.against).partition(".py:")
     original, (yours, ours) = experiment(script), yours_and_ours(args.out)
-    whose, known = "your runs", [r for r in yours if r["exp"] == original]
+    whose, known = "yours", [r for r in yours if r["exp"] == original]
     if not known:
-        whose, known = "this repository's runs", [r for r in ours if r["exp"] == original]
+        whose, known = "this repository's", [r for r in ours if r["exp"] == original]
     if not known:
         raise UserError(f"no run of {original} is known; give a script that has been run")
     mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
@@ -645,14 +651,14 @@ def compare(args, exp):
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
-        lines.append([f"{task} {label}", TIERS[tier], summary(group), summary(other), words])
+        lines.append([f"{titles.get(task, task)} {label}", TIERS[tier], summary(group), summary(other), words])
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
         raise UserError(
             f"{exp} has {kind} in {args.out}; train with --mini\n{unfinished(args.out, exp)}".rstrip()
         )
-    print(f"### {exp} against {original} ({whose})\n")
+    print(f"### {exp} (yours) against {original} ({whose})\n")
     show(["", "tier", exp, original, "difference"], lines)
     if any(len(group) == 1 for group in mine.values()):
         print("±: of one seed the error is only that which the size of the test set gives.")

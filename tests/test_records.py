@@ -218,11 +218,11 @@ def test_a_cell_that_cannot_be_trained_does_not_keep_the_others_from_their_turn(
     assert [line["cell"]["kernel"] for line in lines_of(tmp_path / "results.jsonl")] == [7, 9, 5]
 
 
-def test_a_reason_that_several_cells_share_is_told_once(capsys):
+def test_a_reason_that_several_cells_share_is_told_once(tmp_path, capsys):
     def fail(args, name, seed):
         raise common.UserError(f"no {name}")
 
-    args = argparse.Namespace(seed=0, seeds=2)
+    args = argparse.Namespace(seed=0, seeds=2, out=tmp_path)
     with pytest.raises(common.UserError, match="4 of 4"):
         records.run_cells(args, [("text",), ("image",)], fail)
     told = ["error: no text", "error: the same again", "error: no image", "error: the same again"]
