@@ -268,8 +268,9 @@ def print_dial(name, tier, yours, ours, path):
                 axis.errorbar(x, y, yerr=error, fmt=marker, color=colour(row, i), label=label)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
-    axis.set_xticks(range(len(drawn)), [words[s] for s in drawn])
-    axis.set_xlabel("how far apart former neighbours lie (positions)")
+    near = {s: f"\n({s} → 1)" for s in apart if s > 1}  # what explains a rise of K = 5
+    axis.set_xticks(range(len(drawn)), [words[s] + near.get(s, "") for s in drawn])
+    axis.set_xlabel("how far apart former neighbours lie (4 → 1: what was 4 apart lies side by side)")
     axis.set_ylabel("test accuracy (%) and its standard error")
     records.legend_below(figure, [axis])
     records.save_figure(figure, path)

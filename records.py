@@ -651,7 +651,8 @@ def compare(args, exp, titles):
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
-        lines.append([f"{titles.get(task, task)} {label}", TIERS[tier], summary(group), summary(other), words])
+        place = f"{titles.get(task, task)} {label}"
+        lines.append([place, TIERS[tier], summary(group), summary(other), words])
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"

@@ -451,22 +451,22 @@ def test_a_copy_is_compared_with_its_original(reported):
     mine = [*seeds(0.6, 0.6, exp="my"), *seeds(0.7, exp="my", row="K=31")]
     original = [*seeds(0.5, 0.5), *seeds(0.9, budget="reduced", row="K=31")]
     against = ("--against", "exp_locality.py")
-    for yours, ours, whose in ((mine, original, "this repository's"), ([*mine, *original], [], "your")):
+    for yours, ours, whose in ((mine, original, "this repository's"), ([*mine, *original], [], "yours")):
         tables, text = reported(yours, ours, *against, script="my.py")
         assert "locality has no row of that name and terms." in text
-        rows = tables[f"my against locality ({whose} runs)"][""]
-        assert rows["text K=5"] == [
+        rows = tables[f"my (yours) against locality ({whose})"][""]
+        assert rows["Text K=5"] == [
             "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
         ]  # fmt: skip
-        assert rows["text K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
+        assert rows["Text K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
     # Its own table has no tables of rows that nobody ran.
     tables, _ = reported(seeds(0.6, exp="my", budget="mini"), original, script="my.py")
     assert tables.keys() == {SMALL}
     own = seeds(0.6, 0.6, exp="my", row="mine", terms="lr 0.01")
     other = seeds(0.5, 0.5, terms="lr 0.01")
     tables, _ = reported(own, other, "--against", "exp_locality.py:K=5", script="my.py")
-    rows = tables["my against locality (this repository's runs)"][""]
-    assert rows["text mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
+    rows = tables["my (yours) against locality (this repository's)"][""]
+    assert rows["Text mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
     with pytest.raises(common.UserError, match="no finished run"):
         reported([], original, *against, script="my.py")
     with pytest.raises(common.UserError, match="only smoke runs"):
