@@ -687,7 +687,7 @@ def report(args):
     tiers = ("mini",) if args.mini else records.TIERS
     shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["budget"] in tiers)
     if shown:
-        print("Cost of a row with SPT: of its second half alone. 75% SPT: that share of the")
+        print("Cost of a row with SPT: of its labelled part alone. 75% SPT: that share of the")
         print("epochs.")
         for (task, row), group in shown.items():
             if learnt_nothing(group):

@@ -484,13 +484,16 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         if not (yours or ours) and (tier != "paper" or copied or not paper):
             continue
         print(f"### {title} ({TIERS[tier]})\n")
-        for task in shown:
-            print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
+        for later in (False, True):
+            for task in shown:
+                print_task(
+                    task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]), later
+                )
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
     print("Test accuracy in %: mean ± its own standard error (seeds). — = not run. Cost: of")
     print("one run, on one core unless it ran on a GPU. What it means: python claims.py")
-    print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
+    print("Words over a table (Text, lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
         print("not with the paper's at full size.")
@@ -553,9 +556,9 @@ def paper_value(paper, row, at):
     return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, linear):
-    """The rows of one task, a table for each of their terms. Rows that only the paper has, and those of a
-    linear model, are shown at full size alone."""
+def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
+    """The rows of one task: the table of the script's recipe or, `changed`, one for each other terms. Rows
+    that only the paper has, and those of a linear model, are shown at full size alone."""
     at, full = tasks.index(task), tier == "paper"
     labels = [label for name, label in (*yours, *ours) if name == task]
     if full:
@@ -563,6 +566,8 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear):
     everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
     columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
     for words, group in grouped(order_of(labels, paper), lambda label: label.partition("; ")[2]).items():
+        if bool(words) != changed:
+            continue
         lines = []
         for label in group:
             mine, theirs = (best_recipe(found.get((task, label), [])) for found in (yours, ours))
@@ -570,11 +575,11 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear):
             numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
             lines.append([row, *numbers])
         if words:
-            print(f"{words}:\n")
+            print(f"{title}, {words}:\n")
         else:
             lines += baseline_rows(everything) + (linear if full else [])
         print_table([title, *columns], lines)
-    if any(r["data"].get("official") is False for r in everything):
+    if not changed and any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
 
 
