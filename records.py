@@ -493,7 +493,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_averages(tasks, yours, ours, paper)
     print("Test accuracy in %: mean ± its own standard error (seeds). — = not run. Cost: of")
     print("one run, on one core unless it ran on a GPU. What it means: python claims.py")
-    print("Words over a table (Text, lr 0.001:) say what is not as in the script's recipe.")
+    print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
         print("not with the paper's at full size.")
@@ -575,7 +575,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
             numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
             lines.append([row, *numbers])
         if words:
-            print(f"{title}, {words}:\n")
+            print(f"{words}:\n")
         else:
             lines += baseline_rows(everything) + (linear if full else [])
         print_table([title, *columns], lines)
