@@ -706,25 +706,37 @@ def save_figure(figure, path):
 
 
 def plot_curves(folders, path):
-    """Accuracy of some runs after each epoch: training (thin) and validation."""
-    figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
-    for i, folder in enumerate(folders):
+    """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
+    (thin). Runs whose names and steps differ by the seed alone are one line, their mean."""
+    curves = {}
+    for folder in folders:
         log = folder if folder.suffix == ".jsonl" else folder / "log.jsonl"
         if not log.is_file():
             raise UserError(f"{log}: there is no such file; give the folder of a run, such as runs/RUN")
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        steps, name = [line["step"] for line in lines], folder.stem if folder.suffix else folder.name
-        axis.plot(steps, [100 * line["val"]["acc"] for line in lines], ".-", color=f"C{i}", label=name)
-        axis.plot(steps, [100 * line["train"]["acc"] for line in lines], color=f"C{i}", linewidth=0.7)
-    axis.set(xlabel="step", ylabel="accuracy (%); thin: training, with its augmentation")
+        steps = tuple(line["step"] for line in lines)
+        name = re.sub(r"-s\d+-[0-9a-f]{8}$", "", folder.stem if folder.suffix else folder.name)
+        both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
+        curves.setdefault((name, steps), []).append(both)
+    figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
+    for i, ((name, steps), runs) in enumerate(curves.items()):
+        (val, train), n = numpy.mean(runs, 0), len(runs)
+        error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
+        color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
+        label = f"{name} ({n} seeds)" if n > 1 else name
+        axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
+        axis.plot(steps, train, color=color, linewidth=0.7)
+    axis.set(xlabel="step", ylabel="validation accuracy (%)")
+    axis.set_title("thin: training, with its augmentation; bars: standard error over seeds", fontsize=10)
     axis.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", frameon=False, fontsize=8)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     save_figure(figure, path)
 
 
 def main(argv=None):
     parser = argparse.ArgumentParser(
-        description="Draw the accuracy of runs after each epoch, training and validation, to DIR/curves.png.",
+        description="Draw the accuracy of runs after each epoch, training and validation, to DIR/curves.png. "
+        "Seeds of one recipe are averaged.",
         epilog="Example: python records.py --plot runs/mini-locality-listops-*",
     )
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help="folders of runs")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import types
 
+import numpy
 import pytest
 import torch
 from conftest import TINY, exit_code, lines_of, printed_tables, stop_at
@@ -476,11 +477,19 @@ def test_a_copy_is_compared_with_its_original(reported):
 
 
 def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
-    drawn = []
-    line = {"step": 3, "train": {"acc": 0.25}, "val": {"acc": 0.5}}
-    (tmp_path / "log.jsonl").write_text(json.dumps(line) + "\n" + json.dumps(line | {"step": 6}))
+    """Two seeds, of 50 and 70 %, are one line: 60 ± 10."""
+    drawn, runs = [], [tmp_path / "a-s0-00000000", tmp_path / "a-s1-11111111", tmp_path / "b-s0-00000000"]
+    for run, val in zip(runs, (0.5, 0.7, 0.9)):
+        run.mkdir()
+        lines = [{"step": step, "train": {"acc": 0.25}, "val": {"acc": val}} for step in (3, 6)]
+        (run / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
-    records.main(["--plot", str(tmp_path), "--out", str(tmp_path)])
-    val, train = drawn[0].axes[0].lines
-    assert val.get_xydata().tolist() == [[3, 50], [6, 50]] and train.get_ydata().tolist() == [25, 25]
+    records.main(["--plot", *map(str, runs), "--out", str(tmp_path)])
+    axis = drawn[0].axes[0]
+    both, train, alone, _ = (
+        line.get_xydata().tolist() for line in axis.lines if line.get_linestyle() != "None"
+    )
+    assert (both, train, alone) == ([[3, 60], [6, 60]], [[3, 25], [6, 25]], [[3, 90], [6, 90]])
+    bars = axis.containers[0].lines[2][0].get_segments()
+    assert numpy.allclose(bars, [[[3, 50], [3, 70]], [[6, 50], [6, 70]]])
     assert exit_code(records.main, "--plot", tmp_path / "none", "--out", tmp_path) == 2
