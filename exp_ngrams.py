@@ -446,8 +446,9 @@ def named_lines(axis, values):
     y = -math.inf
     for name, value in sorted(values.items(), key=lambda item: item[1]):
         y = max(value, y + (high - low) / 20)
-        place = dict(transform=axis.get_yaxis_transform(), va="center")
-        axis.text(1.01, y, f"{name} {value:.1f}", fontsize=8, color="0.3", **place)
+        place = dict(transform=axis.get_yaxis_transform())
+        axis.plot([1, 1.03], [value, y], color="0.45", linewidth=0.6, clip_on=False, **place)
+        axis.text(1.035, y, f"{name} {value:.1f}", fontsize=8, color="0.3", va="center", **place)
 
 
 UNITS = dict(

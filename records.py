@@ -635,6 +635,12 @@ def differences(yours, ours):
     return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
 
 
+def recipe_notes(place, mine, other):
+    """What two trainings of one comparison do not share, in a line each: a rate that only one was given."""
+    differ = [key for key in {**mine, **other} if mine.get(key) != other.get(key)]
+    return [f"{place}: {key} is {mine.get(key)}, in the original {other.get(key)}." for key in differ]
+
+
 def compare(args, exp, titles):
     """Each row of a copied script beside the same row of its original, or beside the row that --against names
     after a colon: your runs of that, or ours."""
@@ -647,7 +653,7 @@ def compare(args, exp, titles):
         raise UserError(f"no run of {original} is known; give a script that has been run")
     mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
     theirs = grouped(known, tier_and_place)
-    lines = []
+    lines, notes = [], []
     for (tier, task, label), group in mine.items():
         row, _, changes = label.partition("; ")
         near = "; ".join(filter(None, [named or row, changes]))
@@ -658,6 +664,8 @@ def compare(args, exp, titles):
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         place = f"{titles.get(task, task)} {label}"
         lines.append([place, TIERS[tier], summary(group), summary(other), words])
+        if other:
+            notes += recipe_notes(place, group[0]["hp"]["train"], other[0]["hp"]["train"])
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
@@ -670,6 +678,7 @@ def compare(args, exp, titles):
         print("±: of one seed the error is only that which the size of the test set gives.")
     if any(words == "—" for *_, words in lines):
         print(f"—: {original} has no row of that name and terms. Train it with the same flags.")
+    print("".join(f"{note}\n" for note in notes), end="")
     print(unfinished(args.out, exp))
 
 
@@ -719,15 +728,18 @@ def plot_curves(folders, path):
         both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
         curves.setdefault((name, steps), []).append(both)
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
+    shared = set.intersection(*(set(name.split("-")) for name, _ in curves))  # it goes into the title
     for i, ((name, steps), runs) in enumerate(curves.items()):
         (val, train), n = numpy.mean(runs, 0), len(runs)
         error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
         color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
-        label = f"{name} ({n} seeds)" if n > 1 else name
+        label = "-".join(word for word in name.split("-") if word not in shared or len(curves) == 1)
+        label += f" ({n} seeds)" if n > 1 else ""
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
-    axis.set(xlabel="step", ylabel="validation accuracy (%)")
-    axis.set_title("thin: training, with its augmentation; bars: standard error over seeds", fontsize=10)
+    axis.set(xlabel="step", ylabel="accuracy (%)")
+    title = "-".join(word for word in name.split("-") if word in shared)
+    axis.set_title(f"{title}\nvalidation, with its standard error over seeds; thin: training", fontsize=10)
     axis.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     save_figure(figure, path)
