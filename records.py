@@ -665,7 +665,7 @@ def compare(args, exp, titles):
         place = f"{titles.get(task, task)} {label}"
         lines.append([place, TIERS[tier], summary(group), summary(other), words])
         if other:
-            notes += recipe_notes(place, group[0]["hp"]["train"], other[0]["hp"]["train"])
+            notes += recipe_notes(place, *(of[0]["hp"].get("train", {}) for of in (group, other)))
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"

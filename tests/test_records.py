@@ -468,11 +468,9 @@ def test_a_copy_is_compared_with_its_original(reported):
     tables, _ = reported(own, other, "--against", "exp_locality.py:K=5", script="my.py")
     rows = tables["my (yours) against locality (this repository's)"][""]
     assert rows["Text mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
-    hp = {part: {**rows, "lr": 7} if part == "train" else rows for part, rows in RECORD["hp"].items()}
-    _, text = reported(
-        own, seeds(0.5, 0.5, terms="lr 0.01", hp=hp), "--against", "exp_locality.py:K=5", script="my.py"
-    )
-    assert f"Text mine; lr 0.01: lr is {RECORD['hp']['train'].get('lr')}, in the original 7." in text
+    slow, fast = (dict(train=dict(lr=lr)) for lr in (1, 7))
+    mine, other = seeds(0.6, exp="my", hp=slow), seeds(0.5, hp=fast)
+    assert "Text K=5: lr is 1, in the original 7." in reported(mine, other, *against, script="my.py")[1]
     with pytest.raises(common.UserError, match="no finished run"):
         reported([], original, *against, script="my.py")
     with pytest.raises(common.UserError, match="only smoke runs"):
