@@ -290,8 +290,8 @@ SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.ite
 FRONT = (
     """**A: no pretraining is needed.** Open. Both losses at once minus SPT first, Text, equal steps: masked
     {multitask-masked}, causal {multitask-causal}.""",
-    """**A: kernels of size 5 suffice for Text.** Yes without techniques: K = 31
-    minus K = 5 is {text-plain}. With them, after 30 epochs, {text-30}.""",
+    """**A: kernels of size 5 suffice for Text.** K = 31 minus K = 5, without
+    techniques: {text-plain}. With them, 30 epochs: {text-30}.""",
     """**A: larger kernels help on Image and ListOps.** Yes, less than in A. K = 31 minus K = 5: {image-31}
     and {listops-31}.""",
     """**A: rotary positions beat learned ones.** On ListOps by {listops-learned}. On Image
