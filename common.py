@@ -273,7 +273,10 @@ def column(table, tasks, task):
 
 
 def changed(recipe, other):
-    """A copy of a recipe with the values of `other`; rows that the recipe does not have are left out."""
+    """A copy of a recipe with the values of `other`. Of "model", rows that the recipe does not have are left
+    out: they are those of another model. Raises UserError for such a row of "train"."""
+    if spare := [name for name in other.get("train", {}) if name not in recipe["train"]]:
+        raise UserError(f"{', '.join(spare)}: MINI or SMOKE sets what the table has not; add it there")
     return {
         part: rows | {name: value for name, value in other.get(part, {}).items() if name in rows}
         for part, rows in recipe.items()

@@ -436,3 +436,12 @@ def test_out_of_memory_names_what_helps():
                 raise error
         with pytest.raises(RuntimeError, match="shapes"), common.out_of_memory_advice(*case):
             raise RuntimeError("shapes cannot be multiplied")
+
+
+def test_a_row_of_training_that_only_the_mini_tier_has_is_refused():
+    """It would be left out without a word; a model's rows may be another model's."""
+    table = dict(model=dict(depth=6), train=dict(lr=1.0))
+    mini = dict(model=dict(depth=2, d_hidden=8), train=dict(lr=2.0))
+    assert common.changed(table, mini) == dict(model=dict(depth=2), train=dict(lr=2.0))
+    with pytest.raises(common.UserError, match="warmup"):
+        common.changed(table, dict(train=dict(warmup=5)))
