@@ -286,30 +286,31 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 }
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
-# README's findings. A name in braces becomes the points, the error and the verdict of the claim above.
+# README's findings: the claim, how it stands here, and the numbers. A name in braces becomes the points of
+# that claim, with their error and a sign for its verdict.
 FRONT = (
-    """**A: no pretraining is needed.** Open. Text, restoring beside the labels minus before
-    (SPT): masked {multitask-masked}, causal {multitask-causal}.""",
-    """**A: kernels of size 5 suffice for Text.** K = 31 minus K = 5, without
-    techniques: {text-plain}. With them {text-10} after 10 epochs, {text-30} after 30.""",
-    """**A: larger kernels help on Image and ListOps.** Yes, less than in A. K = 31 minus K = 5: {image-31}
-    and {listops-31}.""",
-    """**A: rotary positions beat learned ones.** On ListOps by {listops-learned}. On Image
-    our models learn too little to tell: {image-learned}.""",
-    """**A: the techniques help the Transformer.** Yes, where examples repeat often.
-    Shuffling on ListOps gives
-    {shuffling-12000} with 12,000 examples for 40 epochs, {shuffling} with
-    48,000 for 6. Denoising on Text gives {denoising}; MEGA gains less, by {mega}.""",
-    """**A: free kernels (gMLP) match state spaces.** They are not behind S4. gMLP minus S4 on
-    Image: {image-s4},
-    after 12 epochs {image-12-s4}. gMLP minus S5: {image-s5}, after 12 epochs {image-12-s5}.""",
-    """**B: SPT closes the Transformer's gap to S4.** Not on Text: S4 gains, too. The
-    Transformer's gain minus S4's: masked {gap-rotary}, with three times the pretraining {gap-rotary-16},
-    causal {gap-causal}. Image is open: {gap-image}.""",
-    """**B: after SPT the initialisation hardly matters.** It does after our short pretraining. Structured
-    minus random, on Image: S4 {left-s4}, after three times the pretraining {left-s4-8}; DLR {left-dlr}.""",
-    """**Ours: short kernels need near neighbours.** On Text with neighbours 16 apart K = 5
-    loses {k5-text-16}, gMLP {gmlp-text-16}. In random order gMLP loses {gmlp-random}.""",
+    ("A: no pretraining is needed", "open",
+     "Text, restoring beside the labels minus before (SPT): masked {multitask-masked}, causal "
+     "{multitask-causal}"),
+    ("A: kernels of size 5 suffice for Text", "yes, without techniques",
+     "K = 31 minus K = 5: {text-plain}; with techniques {text-10} after 10 epochs, {text-30} after 30"),
+    ("A: larger kernels help on Image and ListOps", "yes, less than in A",
+     "K = 31 minus K = 5: Image {image-31}, ListOps {listops-31}"),
+    ("A: rotary positions beat learned ones", "on ListOps",
+     "ListOps {listops-learned}; Image {image-learned}, where these models learn little"),
+    ("A: its training techniques help the Transformer", "where examples repeat often",
+     "shuffling, ListOps: 12,000 examples seen 40 times {shuffling-12000}, 48,000 six times {shuffling}; "
+     "denoising, Text {denoising}"),
+    ("A: they help MEGA less", "yes, on Text", "the Transformer's gain minus MEGA's: {mega}"),
+    ("A: free kernels (gMLP) match state spaces", "they match S4; S5 is open",
+     "Image, gMLP minus S4: {image-s4}, after 12 epochs {image-12-s4}; minus S5: {image-s5}, {image-12-s5}"),
+    ("B: SPT closes the Transformer's gap to S4", "not on Text; Image is open",
+     "its gain minus S4's: Text, masked {gap-rotary}, three times as long {gap-rotary-16}, causal "
+     "{gap-causal}; Image {gap-image}"),
+    ("B: after SPT the initialisation hardly matters", "it does, after short SPT",
+     "Image, structured minus random: S4 {left-s4}, SPT three times as long {left-s4-8}; DLR {left-dlr}"),
+    ("ours: short kernels need near neighbours", "yes, on Text",
+     "16 apart K = 5 loses {k5-text-16}, gMLP {gmlp-text-16}; in random order gMLP loses {gmlp-random}"),
 )
 # fmt: on
 
@@ -599,20 +600,18 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-def said_in_front(judged):
-    """ "5.6 ± 1.6 (*too few seeds*)"; also the seeds, if they are few and it has no bound."""
-    few = f", n = {seeds_of(judged)}" if reading(judged) == "no bound" and min(judged.seeds) < SEEDS else ""
-    return f"{number(judged).removeprefix('+')} (*{reading(judged)}*{few})"
+SIGNS = {AGREES: "✓", NOT_REPRODUCED: "✗", REFUTED: "✗", UNDECIDED: "?"}
 
 
 def front(judged):
-    """README's findings as a list."""
-    said = {r.claim.name: said_in_front(r) for r in judged}
-    findings = (" ".join(finding.split()).format_map(said) for finding in FRONT)
-    return "\n".join(
-        textwrap.fill(finding, 160, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        for finding in findings
-    )
+    """README's findings as a table: a sign for each verdict, the seeds where they are too few for one."""
+    said = {}
+    for result in judged:
+        few = f"({seeds_of(result)})" if min(result.seeds) < SEEDS else ""
+        sign = SIGNS.get(result.verdict, few)
+        said[result.claim.name] = f"{number(result).removeprefix('+')} {sign}".strip()
+    rows = [[claim, answer, numbers.format_map(said)] for claim, answer, numbers in FRONT]
+    return markdown(["claim", "here", "differences in points"], rows)
 
 
 # ------------------------------------------------------------------------------------------ as a picture
