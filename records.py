@@ -714,7 +714,7 @@ def save_figure(figure, path):
     print(f"figure: {path}")
 
 
-def plot_curves(folders, path):
+def plot_curves(folders, title, path):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
     (thin). Runs whose names and steps differ by the seed alone are one line, their mean."""
     curves = {}
@@ -738,7 +738,7 @@ def plot_curves(folders, path):
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
     axis.set(xlabel="step", ylabel="accuracy (%)")
-    title = "-".join(word for word in name.split("-") if word in shared)
+    title = title or "-".join(word for word in name.split("-") if word in shared)
     axis.set_title(f"{title}\nvalidation, with its standard error over seeds; thin: training", fontsize=10)
     axis.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
@@ -752,10 +752,11 @@ def main(argv=None):
         epilog="Example: python records.py --plot runs/mini-locality-listops-*",
     )
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help="folders of runs")
+    parser.add_argument("--title", help="of the picture (default what the names of the runs share)")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
     args = parser.parse_args(argv)
     with common.exit_cleanly():
-        plot_curves(args.plot, args.out / "curves.png")
+        plot_curves(args.plot, args.title, args.out / "curves.png")
 
 
 if __name__ == "__main__":
