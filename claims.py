@@ -299,8 +299,7 @@ FRONT = (
      "ListOps {listops-learned}; Image, where these models learn little: {image-learned}"),
     ("A: its training techniques help the Transformer", "where examples repeat often",
      "shuffling, ListOps, 12,000 examples 40 times: {shuffling-12000}, 48,000 six times: {shuffling}; "
-     "denoising, Text: {denoising}"),
-    ("A: they help MEGA less", "yes, on Text", "the Transformer's gain minus MEGA's: {mega}"),
+     "denoising, Text: {denoising}, MEGA less by {mega}"),
     ("A: free kernels (gMLP) match state spaces", "S4 on Image; S5 is open",
      "gMLP minus S4: {image-s4}, after 12 epochs {image-12-s4}; minus S5: {image-s5}, {image-12-s5}"),
     ("B: SPT closes the Transformer's gap to S4", "not if masked and short; else open",
@@ -310,6 +309,8 @@ FRONT = (
      "Image, structured minus random: S4 {left-s4}, SPT three times as long: {left-s4-8}; DLR {left-dlr}"),
     ("ours: short kernels need near neighbours", "yes, on Text",
      "16 apart K = 5 loses {k5-text-16}, gMLP {gmlp-text-16}; in random order gMLP loses {gmlp-random}"),
+    ("ours: SPT cannot give S4 far neighbours", "refuted",
+     "Text, 16 apart: SPT gives S4 {prior-decay}, the Transformer {prior-displacement}"),
 )
 # fmt: on
 

@@ -39,6 +39,11 @@ def treated(model, task, terms="", objective="masked SPT"):
     return at("spt", task, f"{model}, from scratch{terms}", f"{model}, {objective}{share}{terms}")
 
 
+def moved(model, objective, s):
+    """From scratch, and after self-pretraining, in another order of the positions."""
+    return at("spt", "text", f"{model}, from scratch, s={s}", f"{model}, {objective}, s={s}")
+
+
 def against_s4(model, *where):
     return treated(model, *where) + treated("S4", *where)
 
@@ -108,6 +113,9 @@ SHOWN = {
         "S4, 4, 2": started("S4"),
         "S4, 8, 6": at("spt", "image", "S4, masked SPT" + LONG, "S4, masked SPT" + START + LONG),
         "DLR, 4, 2": started("DLR"),
+        "1 apart": treated(ROTARY, "text", objective="causal SPT") + treated("S4", "text"),
+        "16 apart": moved(ROTARY, "causal SPT", 16) + moved("S4", "masked SPT", 16),
+        "anywhere": moved(ROTARY, "causal SPT", "random"),
         "450 (1 %)": at("spt", "image", "S4, from scratch, 1%", "S4, masked SPT, 1%"),
         "4,500 (10 %)": at("spt", "image", "S4, from scratch, 10%", "S4, masked SPT, 10%"),
         "45,000": treated("S4", "image"),
