@@ -290,8 +290,8 @@ SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.ite
 # that claim, with their error and a sign for its verdict.
 FRONT = (
     ("A: good training needs no pretraining", "open",
-     "Text, one training with both losses minus SPT: masked {multitask-masked}, causal {multitask-causal}"),
-    ("A: kernels of size 5 suffice for Text", "without techniques; with, open",
+     "Text, A's joint training minus B's SPT: masked {multitask-masked}, causal {multitask-causal}"),
+    ("A: kernels of size 5 suffice for Text", "without techniques",
      "K = 31 minus K = 5: {text-plain}"),
     ("A: larger kernels help on Image, ListOps", "yes, less than in A",
      "K = 31 minus K = 5: Image {image-31}, ListOps {listops-31}"),
@@ -301,15 +301,15 @@ FRONT = (
      "ListOps, seen 40 times {shuffling-12000}, 6 times {shuffling}"),
     ("A: denoising helps it, MEGA less", "yes, on Text", "gain {denoising}, less for MEGA by {mega}"),
     ("A: free kernels (gMLP) match state spaces", "S4 yes, S5 open",
-     "Image, 12 epochs, gMLP minus S4 {image-12-s4}, minus S5 {image-12-s5}"),
+     "Image, gMLP minus S4 {image-s4}, minus S5 {image-s5}; 12 epochs {image-12-s4}, {image-12-s5}"),
     ("B: SPT closes the Transformer's gap to S4", "not after short masked SPT",
-     "Text, the Transformer's gain minus S4's: {gap-rotary}"),
+     "Text, what SPT gives the Transformer minus what it gives S4: {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters", "not after short SPT",
      "Image, structured minus random: S4 {left-s4}, DLR {left-dlr}"),
     ("ours: short kernels need near neighbours", "yes, on Text",
      "neighbours 16 apart: K = 5 loses {k5-text-16}"),
     ("ours: SPT cannot give S4 far neighbours", "it can",
-     "the same: SPT gives S4 {prior-decay}, the Transformer {prior-displacement}"),
+     "neighbours 16 apart: SPT gives S4 {prior-decay}, the Transformer {prior-displacement}"),
 )
 # fmt: on
 
