@@ -159,7 +159,7 @@ OTHERS = {
         "-1.9 ± 1.8": multitask("text", "paper A's MEGA", "paper A's MEGA" + PLAIN),
         "12.3 ± 0.9": kernels("listops", "decay-fixed", "decay-none"),
         "3.6 ± 1.1": kernels("listops", "decay-selective", "decay-fixed"),
-        "1.1 ± 1.0": kernels("text", "decay-fixed", "decay-none"),
+        "1.1 ± 0.9": kernels("text", "decay-fixed", "decay-none"),
         "1.1 ± 1.4": kernels("text", "decay-selective", "decay-fixed"),
         "5.5 ± 0.6": kernels("image", "Mamba-2's block", "decay-selective"),
         "2.5 ± 1.0": kernels("listops", "Mamba-2's block", "decay-selective"),
