@@ -15,6 +15,7 @@ import importlib
 import itertools
 import json
 import math
+import re
 import statistics
 import textwrap
 from pathlib import Path
@@ -286,30 +287,28 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 }
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
-# README's findings: the claim, how it stands here, and the numbers. A name in braces becomes the points of
-# that claim, with their error and a sign for its verdict.
+# README's findings: a claim, and what was measured. A name in braces becomes the points of that claim with
+# their error, with a minus sign their negative; its verdict is the row's, so a row has one verdict.
 FRONT = (
-    ("A: good training needs no pretraining", "open",
-     "Text, A's joint training minus B's SPT: masked {multitask-masked}, causal {multitask-causal}"),
-    ("A: kernels of size 5 suffice for Text", "without techniques",
-     "K = 31 minus K = 5: {text-plain}"),
-    ("A: larger kernels help on Image, ListOps", "yes, less than in A",
-     "K = 31 minus K = 5: Image {image-31}, ListOps {listops-31}"),
-    ("A: rotary positions beat learned ones", "on ListOps, not on Image",
-     "ListOps {listops-learned}, Image {image-learned}"),
-    ("A: shuffling helps the Transformer", "where examples repeat often",
-     "ListOps, seen 40 times {shuffling-12000}, 6 times {shuffling}"),
-    ("A: denoising helps it, MEGA less", "yes, on Text", "gain {denoising}, less for MEGA by {mega}"),
-    ("A: free kernels (gMLP) match state spaces", "S4 yes, S5 open",
-     "Image, gMLP minus S4 {image-s4}, minus S5 {image-s5}; 12 epochs {image-12-s4}, {image-12-s5}"),
-    ("B: SPT closes the Transformer's gap to S4", "not after short masked SPT",
-     "Text, what SPT gives the Transformer minus what it gives S4: {gap-rotary}"),
-    ("B: after SPT the initialisation hardly matters", "not after short SPT",
-     "Image, structured minus random: S4 {left-s4}, DLR {left-dlr}"),
-    ("ours: short kernels need near neighbours", "yes, on Text",
-     "neighbours 16 apart: K = 5 loses {k5-text-16}"),
-    ("ours: SPT cannot give S4 far neighbours", "it can",
-     "neighbours 16 apart: SPT gives S4 {prior-decay}, the Transformer {prior-displacement}"),
+    ("A: kernels of size 5 suffice for Text", "without techniques K = 5 is {-text-plain} ahead of K = 31"),
+    ("A: larger kernels help on Image and ListOps",
+     "K = 31 is ahead of K = 5 by {image-31} (Image) and {listops-31} (ListOps)"),
+    ("A: rotary positions beat learned ones", "ListOps: ahead by {listops-learned}"),
+    ("", "Image: behind by {-image-learned}"),
+    ("A: shuffling ListOps helps the Transformer", "by {shuffling-12000} where it sees every example 40 times"),
+    ("", "by {shuffling} where it sees every example 6 times"),
+    ("A: denoising Text helps the Transformer, MEGA less",
+     "by {denoising}; the Transformer gains {mega} more than MEGA"),
+    ("A: free kernels (gMLP) match state spaces",
+     "Image: gMLP is ahead of S4 by {image-s4} and of S5 by {image-s5}"),
+    ("", "after three times the epochs it is behind S5 by {-image-12-s5}"),
+    ("A: one joint training does as well as SPT", "Text: ahead of masked SPT by {multitask-masked}"),
+    ("", "behind causal SPT by {-multitask-causal}"),
+    ("B: SPT closes the Transformer's gap to S4", "Text: masked SPT widens it by {-gap-rotary}"),
+    ("B: after SPT the initialisation hardly matters",
+     "Image: the structured one is ahead by {left-s4} (S4) and {left-dlr} (DLR)"),
+    ("ours: short kernels need near neighbours", "Text, neighbours 16 apart: K = 5 loses {k5-text-16}"),
+    ("ours: SPT cannot give S4 far neighbours", "Text, neighbours 16 apart: SPT gives S4 {prior-decay}"),
 )
 # fmt: on
 
@@ -510,11 +509,16 @@ def worth(pairs):
 
 def headline(judged):
     """How many differences that the papers claim have which verdict."""
-    verdicts = [result.verdict for result in judged if result.who in ("A", "B")]
-    words = AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN
-    counts = {start: sum(verdict.startswith(start) for verdict in verdicts) for start in words}
-    listed = "; ".join(f"{start}: {count}" for start, count in counts.items())
-    return f"Of {len(verdicts)} differences that the papers claim, {listed}."
+    judged = [result for result in judged if result.who in ("A", "B")]
+    parts = []
+    for start, words in {
+        AGREES: "agree", NOT_REPRODUCED: "are not reproduced", UNDECIDED: "are undecided",
+        NOT_TESTED: "are not tested", TOO_FEW: "have too few seeds", NOT_RUN: "are not run",
+    }.items():  # fmt: skip
+        who = [result.who for result in judged if result.verdict.startswith(start)]
+        decided = f" (A {who.count('A')}, B {who.count('B')})" if start in (AGREES, NOT_REPRODUCED) else ""
+        parts.append(f"{len(who)} {words}{decided}")
+    return f"Of {len(judged)} differences that the papers claim, {', '.join(parts)}."
 
 
 def number(judged):
@@ -599,18 +603,23 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-SIGNS = {AGREES: "✓", NOT_REPRODUCED: "✗", REFUTED: "✗", UNDECIDED: "?"}
 
 
 def front(judged):
-    """README's findings as a table: a sign for each verdict, the seeds where they are too few for one."""
-    said = {}
-    for result in judged:
-        few = f"({seeds_of(result)})" if min(result.seeds) < SEEDS else ""
-        sign = SIGNS.get(result.verdict, few)
-        said[result.claim.name] = f"{number(result).removeprefix('+')} {sign}".strip()
-    rows = [[claim, answer, numbers.format_map(said)] for claim, answer, numbers in FRONT]
-    return markdown(["claim", "here", "differences in points"], rows)
+    """README's findings as a table. Of a row's claims all must have one verdict; it raises ValueError."""
+    of = {result.claim.name: result for result in judged}
+    rows = []
+    for claim, words in FRONT:
+        names = re.findall(r"{-?([^}]+)}", words)
+        verdicts = {of[name].verdict.removesuffix(" at this budget") for name in names}
+        if len(verdicts) > 1:
+            raise ValueError(f"FRONT: {names} have different verdicts; give each a row of its own")
+        for name in names:
+            points, error = of[name].points, of[name].error
+            words = words.replace(f"{{{name}}}", f"{points:.1f} ± {error:.1f}")
+            words = words.replace(f"{{-{name}}}", f"{-points:.1f} ± {error:.1f}")
+        rows.append([claim, words, *verdicts])
+    return markdown(["claim", "measured here: test accuracy, points ± standard error", "verdict"], rows)
 
 
 # ------------------------------------------------------------------------------------------ as a picture

@@ -172,7 +172,9 @@ def test_readme_has_no_number_of_its_own():
 
 
 def test_readme_shows_the_findings_of_today():
-    assert claims.front(claims.judge_all(*claims.read(None))) in README
+    judged = claims.judge_all(*claims.read(None))
+    assert claims.front(judged) in README
+    assert claims.headline(judged) in " ".join(README.split())
 
 
 # ------------------------------------------------------------------------------------------ deviations
