@@ -28,6 +28,7 @@ from records import grouped, markdown
 SEEDS = 3  # declared for every claim: fewer get no verdict
 AGREES, NOT_REPRODUCED, REFUTED = "agrees", "not reproduced at this budget", "refuted"
 UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN = "undecided", "not tested", "too few seeds", "not run"
+VERDICTS = AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN  # of the papers' claims
 
 # ------------------------------------------------------------------------------------------ the table
 
@@ -287,28 +288,29 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 }
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
-# README's findings: a claim, and what was measured. A name in braces becomes the points of that claim with
-# their error, with a minus sign their negative; its verdict is the row's, so a row has one verdict.
+# README's findings: a claim, and what was measured. Of a claim's name, {name} is its points with their error,
+# {-name} the same with the other sign, {name%} the accuracies of its two cells. A row has one verdict.
 FRONT = (
-    ("A: kernels of size 5 suffice for Text", "without techniques K = 5 is {-text-plain} ahead of K = 31"),
+    ("A: kernels of size 5 suffice for Text",
+     "without denoising K = 5 is {-text-plain} ahead of K = 31 ({-text-plain%})"),
     ("A: larger kernels help on Image and ListOps",
-     "K = 31 is ahead of K = 5 by {image-31} (Image) and {listops-31} (ListOps)"),
-    ("A: rotary positions beat learned ones", "ListOps: ahead by {listops-learned}"),
-    ("", "Image: behind by {-image-learned}"),
-    ("A: shuffling ListOps helps the Transformer", "by {shuffling-12000} where it sees every example 40 times"),
-    ("", "by {shuffling} where it sees every example 6 times"),
-    ("A: denoising Text helps the Transformer, MEGA less",
-     "by {denoising}; the Transformer gains {mega} more than MEGA"),
+     "K = 31 is {image-31} ahead of K = 5 on Image ({image-31%}), {listops-31} on ListOps"),
+    ("A: rotary positions beat learned ones", "ListOps: {listops-learned} ahead ({listops-learned%})"),
+    ("", "Image: {-image-learned} behind"),
+    ("A: shuffling helps the Transformer", "ListOps: {shuffling-12000} where it sees every example 40 times"),
+    ("", "{shuffling} where it sees every example 6 times"),
+    ("A: restoring corrupted texts (denoising) helps it", "Text: {denoising} ({denoising%})"),
+    ("A: and MEGA less", "the Transformer gains {mega} more than MEGA"),
     ("A: free kernels (gMLP) match state spaces",
-     "Image: gMLP is ahead of S4 by {image-s4} and of S5 by {image-s5}"),
-    ("", "after three times the epochs it is behind S5 by {-image-12-s5}"),
-    ("A: one joint training does as well as SPT", "Text: ahead of masked SPT by {multitask-masked}"),
-    ("", "behind causal SPT by {-multitask-causal}"),
+     "Image: gMLP is ahead of S4 by {image-s4}, of S5 by {image-s5}"),
+    ("", "after three times the epochs it is {-image-12-s5} behind S5"),
+    ("A: one joint training does as well as SPT", "Text: {multitask-masked} ahead of masked SPT"),
+    ("", "{-multitask-causal} behind causal SPT"),
     ("B: SPT closes the Transformer's gap to S4", "Text: masked SPT widens it by {-gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
-     "Image: the structured one is ahead by {left-s4} (S4) and {left-dlr} (DLR)"),
-    ("ours: short kernels need near neighbours", "Text, neighbours 16 apart: K = 5 loses {k5-text-16}"),
-    ("ours: SPT cannot give S4 far neighbours", "Text, neighbours 16 apart: SPT gives S4 {prior-decay}"),
+     "Image: structured beats random by {left-s4} (S4) and {left-dlr} (DLR, diagonal)"),
+    ("ours: K = 5 needs adjacent bytes", "Text, neighbours moved 16 apart: it loses {k5-text-16}"),
+    ("ours: SPT gives S4 little there", "the same order: it gives {prior-decay} ({prior-decay%})"),
 )
 # fmt: on
 
@@ -509,16 +511,15 @@ def worth(pairs):
 
 def headline(judged):
     """How many differences that the papers claim have which verdict."""
-    judged = [result for result in judged if result.who in ("A", "B")]
-    parts = []
-    for start, words in {
-        AGREES: "agree", NOT_REPRODUCED: "are not reproduced", UNDECIDED: "are undecided",
-        NOT_TESTED: "are not tested", TOO_FEW: "have too few seeds", NOT_RUN: "are not run",
-    }.items():  # fmt: skip
-        who = [result.who for result in judged if result.verdict.startswith(start)]
-        decided = f" (A {who.count('A')}, B {who.count('B')})" if start in (AGREES, NOT_REPRODUCED) else ""
-        parts.append(f"{len(who)} {words}{decided}")
-    return f"Of {len(judged)} differences that the papers claim, {', '.join(parts)}."
+    papers = [result for result in judged if result.who in ("A", "B")]
+    who = {start: [result.who for result in papers if result.verdict.startswith(start)] for start in VERDICTS}
+    agree, less = (f"(A {who[start].count('A')}, B {who[start].count('B')})" for start in VERDICTS[:2])
+    count = {start: len(found) for start, found in who.items()}
+    return (
+        f"Of {len(papers)} differences that the papers claim, {count[AGREES]} agree {agree} and "
+        f"{count[NOT_REPRODUCED]} are not reproduced {less}. {count[UNDECIDED]} are undecided, "
+        f"{count[NOT_TESTED]} not tested, {count[TOO_FEW]} have too few seeds, {count[NOT_RUN]} are not run."
+    )
 
 
 def number(judged):
@@ -605,21 +606,23 @@ def page(judged, pairs):
 
 
 
-def front(judged):
+def front(judged, cells):
     """README's findings as a table. Of a row's claims all must have one verdict; it raises ValueError."""
     of = {result.claim.name: result for result in judged}
     rows = []
     for claim, words in FRONT:
-        names = re.findall(r"{-?([^}]+)}", words)
+        names = set(re.findall(r"{-?([^}%]+)%?}", words))
         verdicts = {of[name].verdict.removesuffix(" at this budget") for name in names}
         if len(verdicts) > 1:
             raise ValueError(f"FRONT: {names} have different verdicts; give each a row of its own")
         for name in names:
             points, error = of[name].points, of[name].error
-            words = words.replace(f"{{{name}}}", f"{points:.1f} ± {error:.1f}")
-            words = words.replace(f"{{-{name}}}", f"{-points:.1f} ± {error:.1f}")
+            more, less = (100 * estimate(cells[tuple(cell)], 0)[0] for _, *cell in of[name].claim.cells[:2])
+            for sign, pair in ("", (points, more, less)), ("-", (-points, less, more)):
+                words = words.replace(f"{{{sign}{name}}}", f"{pair[0]:.1f} ± {error:.1f}")
+                words = words.replace(f"{{{sign}{name}%}}", f"{pair[1]:.1f} and {pair[2]:.1f} %")
         rows.append([claim, words, *verdicts])
-    return markdown(["claim", "measured here: test accuracy, points ± standard error", "verdict"], rows)
+    return markdown(["claim", "measured here: points of test accuracy ± standard error", "verdict"], rows)
 
 
 # ------------------------------------------------------------------------------------------ as a picture
@@ -670,12 +673,12 @@ def main(argv=None):
     common.print_anywhere()
     args = parser.parse_args(argv)
     with common.exit_cleanly():
-        if args.out and args.write:
-            raise common.UserError("--write is for the records in results/; leave out --out")
+        if args.out and (args.write or args.front):
+            raise common.UserError("--write and --front are for the records in results/; leave out --out")
         cells, pool = read(args.out)
         judged = judge_all(cells, pool)
         if args.front:
-            print(front(judged))
+            print(front(judged, cells))
             return
         pairs = all_pairs(cells, pool)
         sentences, table = worth(pairs).split("\n\n")
