@@ -604,8 +604,6 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-
-
 def front(judged, cells):
     """README's findings as a table. Of a row's claims all must have one verdict; it raises ValueError."""
     of = {result.claim.name: result for result in judged}
