@@ -58,9 +58,9 @@ TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
     "Synthesizer":        (36.99, 61.68, 54.67, 41.61, 69.45),
 }
 LATER = {
-    "K = 5":              tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
-    "S4":                 PAPER["S4, from scratch"][:5],
-    "MEGA":               PAPER["MEGA (original)"][:5],
+    "A's convolution K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
+    "S4 (Gu et al.)":     PAPER["S4, from scratch"][:5],
+    "MEGA (Ma et al.)":   PAPER["MEGA (original)"][:5],
     "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
 }
 # fmt: on
