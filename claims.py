@@ -10,6 +10,7 @@ in this file holds claims and bounds, and no result. docs/claims.md says how a v
 """
 
 import argparse
+import collections
 import functools
 import importlib
 import itertools
@@ -28,7 +29,6 @@ from records import grouped, markdown
 SEEDS = 3  # declared for every claim: fewer get no verdict
 AGREES, NOT_REPRODUCED, REFUTED = "agrees", "not reproduced at this budget", "refuted"
 UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN = "undecided", "not tested", "too few seeds", "not run"
-VERDICTS = AGREES, NOT_REPRODUCED, UNDECIDED, NOT_TESTED, TOO_FEW, NOT_RUN  # of the papers' claims
 
 # ------------------------------------------------------------------------------------------ the table
 
@@ -289,30 +289,30 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
 # README's findings: a claim, and what was measured. Of a claim's name, {name} is its points with their error,
-# {-name} the same with the other sign, {name%} the accuracies of its two cells. A row has one verdict.
+# {-name} the same with the other sign, {name@} the paper's points. A row has one verdict.
 FRONT = (
-    ("A: kernels of size 5 suffice for Text",
-     "without denoising K = 5 is {-text-plain} ahead of K = 31 ({-text-plain%})"),
+    ("A: kernels of size 5 suffice for Text", "without denoising K = 5 is {-text-plain} ahead of K = 31"),
     ("A: larger kernels help on Image and ListOps",
-     "K = 31 is ahead by {image-31} on Image ({image-31%}), {listops-31} on ListOps"),
-    ("A: rotary positions beat learned ones", "ListOps: {listops-learned} ahead ({listops-learned%})"),
-    ("", "Image: {-image-learned} behind"),
-    ("A: shuffling helps the Transformer", "ListOps: {shuffling-12000} where it sees every example 40 times"),
+     "K = 31 is ahead by {image-31} on Image (A: {image-31@}), {listops-31} on ListOps (A: {listops-31@})"),
+    ("A: rotary positions beat learned ones", "ListOps: {listops-learned} ahead (A: {listops-learned@})"),
+    ("", "Image: {-image-learned} behind (A: {image-learned@} ahead)"),
+    ("A: shuffling arguments helps the Transformer",
+     "ListOps: {shuffling-12000} where it sees every example 40 times (A: {shuffling-12000@})"),
     ("", "{shuffling} where it sees it 6 times"),
-    ("A: restoring corrupted texts (denoising) helps it", "Text: {denoising} ({denoising%})"),
+    ("A: restoring corrupted texts (denoising) helps it", "Text: {denoising} (A: {denoising@})"),
     ("A: it helps MEGA less", "Text: MEGA gains {mega} less than the Transformer"),
     ("A: free kernels (gMLP) do as well as S4 and S5",
-     "Image: gMLP is ahead of S4 by {image-s4}, of S5 by {image-s5}"),
-    ("", "after three times the epochs it is {-image-12-s5} behind S5"),
-    ("A: one joint training does as well as SPT", "Text: {multitask-masked} ahead of masked SPT"),
+     "Image: ahead of S4 by {image-s4} (A: {image-s4@}), of S5 by {image-s5} (A: {image-s5@})"),
+    ("", "after three times the epochs {-image-12-s5} behind S5"),
+    ("A: both losses at once do as well as SPT", "Text, Transformer: {multitask-masked} ahead of masked SPT"),
     ("", "{-multitask-causal} behind causal SPT"),
     ("B: SPT closes the Transformer's gap to S4", "Text: masked SPT widens it by {-gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
      "Image: structured beats random by {left-s4} (S4) and {left-dlr} (DLR, diagonal)"),
     ("B: SPT helps most where data is scarce",
      "Image, S4: {scarce} more with 1 % of the images than with all"),
-    ("ours: K = 5 needs adjacent bytes", "Text, neighbours moved 16 apart: it loses {k5-text-16}"),
-    ("ours: SPT then hardly helps S4", "Text, 16 apart: it gives S4 {prior-decay} ({prior-decay%})"),
+    ("our prediction: K = 5 needs adjacent bytes", "Text, neighbours moved 16 apart: it loses {k5-text-16}"),
+    ("our prediction: SPT hardly helps S4 then", "Text, 16 apart: it gives S4 {prior-decay}"),
 )
 # fmt: on
 
@@ -513,14 +513,17 @@ def worth(pairs):
 
 def headline(judged):
     """How many differences that the papers claim have which verdict."""
-    papers = [result for result in judged if result.who in ("A", "B")]
-    who = {start: [result.who for result in papers if result.verdict.startswith(start)] for start in VERDICTS}
-    agree, less = (f"(A {who[start].count('A')}, B {who[start].count('B')})" for start in VERDICTS[:2])
-    count = {start: len(found) for start, found in who.items()}
+    verdicts = {
+        who: collections.Counter(result.verdict.partition(" (")[0] for result in judged if result.who == who)
+        for who in ("A", "B")
+    }
+    both = verdicts["A"] + verdicts["B"]
+    agree, less = (f"(A {verdicts['A'][v]}, B {verdicts['B'][v]})" for v in (AGREES, NOT_REPRODUCED))
     return (
-        f"Of {len(papers)} differences that the papers claim, {count[AGREES]} agree {agree} and "
-        f"{count[NOT_REPRODUCED]} are not reproduced {less}. {count[UNDECIDED]} are undecided, "
-        f"{count[NOT_TESTED]} not tested, {count[TOO_FEW]} have too few seeds, {count[NOT_RUN]} are not run."
+        f"Of {both.total()} differences that the papers claim (A {verdicts['A'].total()}, "
+        f"B {verdicts['B'].total()}), {both[AGREES]} agree {agree} and {both[NOT_REPRODUCED]} are not reproduced "
+        f"{less}. {both[UNDECIDED]} are undecided, {both[NOT_TESTED]} not tested, {both[TOO_FEW]} have too few "
+        f"seeds, {both[NOT_RUN]} are not run."
     )
 
 
@@ -606,23 +609,33 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-def front(judged, cells):
+def in_paper(claim):
+    """The paper's points of a claim: those of the rows of its cells, whatever was changed in them here."""
+    total = 0.0
+    for sign, exp, task, label in claim.cells:
+        table, columns = (getattr(importlib.import_module(f"exp_{exp}"), name) for name in TABLES[exp])
+        total += sign * table[label.split(";")[0]][columns.index(task)]
+    return total
+
+
+def front(judged):
     """README's findings as a table. Of a row's claims all must have one verdict; it raises ValueError."""
     of = {result.claim.name: result for result in judged}
     rows = []
     for claim, words in FRONT:
-        names = set(re.findall(r"{-?([^}%]+)%?}", words))
+        names = set(re.findall(r"{-?([^}@]+)@?}", words))
         verdicts = {of[name].verdict.removesuffix(" at this budget") for name in names}
         if len(verdicts) > 1:
             raise ValueError(f"FRONT: {names} have different verdicts; give each a row of its own")
         for name in names:
             points, error = of[name].points, of[name].error
-            more, less = (100 * estimate(cells[tuple(cell)], 0)[0] for _, *cell in of[name].claim.cells[:2])
-            for sign, pair in ("", (points, more, less)), ("-", (-points, less, more)):
-                words = words.replace(f"{{{sign}{name}}}", f"{pair[0]:.1f} ± {error:.1f}")
-                words = words.replace(f"{{{sign}{name}%}}", f"{pair[1]:.1f} and {pair[2]:.1f} %")
+            words = words.replace(f"{{{name}}}", f"{points:.1f} ± {error:.1f}")
+            words = words.replace(f"{{-{name}}}", f"{-points:.1f} ± {error:.1f}")
+            if f"{{{name}@}}" in words:
+                words = words.replace(f"{{{name}@}}", f"{in_paper(of[name].claim):.1f}")
         rows.append([claim, words, *verdicts])
-    return markdown(["claim", "measured here: points of test accuracy ± standard error", "verdict"], rows)
+    here = f"here: points of test accuracy ± standard error, {SEEDS} seeds or more"
+    return markdown(["claim", here, "verdict"], rows)
 
 
 # ------------------------------------------------------------------------------------------ as a picture
@@ -678,7 +691,7 @@ def main(argv=None):
         cells, pool = read(args.out)
         judged = judge_all(cells, pool)
         if args.front:
-            print(front(judged, cells))
+            print(front(judged))
             return
         pairs = all_pairs(cells, pool)
         sentences, table = worth(pairs).split("\n\n")

@@ -58,7 +58,7 @@ TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
     "Synthesizer":        (36.99, 61.68, 54.67, 41.61, 69.45),
 }
 LATER = {
-    "A's convolution K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
+    "A's convolution, K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
     "S4 (Gu et al.)":     PAPER["S4, from scratch"][:5],
     "MEGA (Ma et al.)":   PAPER["MEGA (original)"][:5],
     "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
@@ -431,7 +431,10 @@ def panels(found, columns, x, series, words):
             dots = sorted((r["cell"][x], 100 * r["test_acc"]) for r in group if r["cell"][series] == key)
             if dots:
                 size = 8 if key == "presence" else 5  # it lies below the others
-                axis.plot(*zip(*dots), style, color=colour, markersize=size, label=words[key], zorder=3)
+                hollow = dict(markerfacecolor="white") if key == "presence" else {}
+                axis.plot(
+                    *zip(*dots), style, color=colour, markersize=size, label=words[key], zorder=3, **hollow
+                )
         axis.set_ylabel("test accuracy (%)")
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(zip(groups, axes.flat))
@@ -448,7 +451,7 @@ def named_lines(axis, values):
         y = max(value, y + (high - low) / 20)
         place = dict(transform=axis.get_yaxis_transform())
         axis.plot([1, 1.03], [value, y], color="0.45", linewidth=0.6, clip_on=False, **place)
-        axis.text(1.035, y, f"{name} {value:.1f}", fontsize=8, color="0.3", va="center", **place)
+        axis.text(1.035, y, f"{name}: {value:.1f}", fontsize=8, color="0.3", va="center", **place)
 
 
 UNITS = dict(
