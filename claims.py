@@ -521,9 +521,9 @@ def headline(judged):
     agree, less = (f"(A {verdicts['A'][v]}, B {verdicts['B'][v]})" for v in (AGREES, NOT_REPRODUCED))
     return (
         f"Of {both.total()} differences that the papers claim (A {verdicts['A'].total()}, "
-        f"B {verdicts['B'].total()}), {both[AGREES]} agree {agree} and {both[NOT_REPRODUCED]} are not reproduced "
-        f"{less}. {both[UNDECIDED]} are undecided, {both[NOT_TESTED]} not tested, {both[TOO_FEW]} have too few "
-        f"seeds, {both[NOT_RUN]} are not run."
+        f"B {verdicts['B'].total()}), {both[AGREES]} agree {agree} and {both[NOT_REPRODUCED]} are not "
+        f"reproduced {less}. {both[UNDECIDED]} are undecided, {both[NOT_TESTED]} not tested, "
+        f"{both[TOO_FEW]} have too few seeds, {both[NOT_RUN]} are not run."
     )
 
 
