@@ -757,7 +757,8 @@ def plot_small(found, path):
             axis.plot([min(dots)[0], max(dots)[0]], [y, y], color="0.8", zorder=0)
             for (x, error), cell in zip(dots, of_model):
                 objective = cell[0]["cell"]["objective"]
-                style = dict(fmt="o", color=colours[objective], label=NAMES[objective], capsize=3)
+                words = "both losses at once" if objective == "multitask" else NAMES[objective]
+                style = dict(fmt="o", color=colours[objective], label=words, capsize=3)
                 axis.errorbar(x, y, xerr=error, **style)
         axis.set(
             title=data.TITLES[task], xlabel="test accuracy (%)", xlim=ends, ylim=(len(names) - 0.5, -0.5)
@@ -772,8 +773,13 @@ def plot_small(found, path):
 
 
 def without_objective(cell):
-    """The label of a cell's model: "S4, masked SPT, 1%" -> "S4, 1% of the examples"."""
-    row = cell[0]["row"].replace(f", {NAMES[cell[0]['cell']['objective']]}", "")
+    """The label of a cell's model, of mini inputs (256 positions): "S4, masked SPT, 1%" -> "S4, 1% of the
+    examples", "S4, masked SPT, s=16" -> "S4, 16 apart" (former neighbours)."""
+    row, stride = cell[0]["row"], cell[0]["cell"].get("stride")
+    row = row.replace(f", {NAMES[cell[0]['cell']['objective']]}", "").removesuffix(f", s={stride}")
+    row = row.replace("Transformer", "Transformer, sinusoidal") if row.startswith("T") else row
+    if stride:
+        row += ", anywhere" if stride == "random" else f", {256 // stride} apart"
     return f"{row} of the examples" if row.endswith("%") else row
 
 

@@ -139,6 +139,7 @@ def test_a_pretraining_that_restored_the_commonest_symbol_is_not_tested():
         return cell("b, masked SPT", 0.65, 0.65, 0.65, pretraining={"restored": restored} | more)
 
     assert verdict([A, arm(0.25, commonest=0.245)], low=3).startswith("not tested (b, masked SPT")
+    assert verdict([A, arm(0.25, commonest=0.245)], low=3, who="ours").startswith("not tested (b, masked SPT")
     assert verdict([A, arm(0.25, commonest=0.200)], low=3) == "agrees"
     assert verdict([A, arm(0.25)], low=3) == "agrees"  # an older record does not say that share
 

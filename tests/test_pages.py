@@ -26,11 +26,11 @@ def table1(kernel, text):
     return [*at("locality", "image", kernel), *at("locality", "listops", kernel), *text]
 
 
-def dialled(home, row):
-    """A row of the dial on Text, neighbours from side by side to anywhere."""
+def dialled(home, row, task="text"):
+    """A row of the dial, neighbours from side by side to anywhere."""
     start = f"{row}{PLAIN}" + (", s=1" if home == "range" else "")
     far = [f"{row}{PLAIN}, s={s}" for s in (64, 16, 4, "random")]
-    return at(home, "text", start) + at("range", "text", *far)
+    return at(home, task, start) + at("range", task, *far)
 
 
 def treated(model, task, terms="", objective="masked SPT"):
@@ -127,6 +127,10 @@ SHOWN = {
         "gMLP (free kernels over the whole input)": dialled("kernels", "gMLP"),
         "Transformer": dialled("multitask", "Transformer"),
         "bag of symbols": dialled("range", BAG),
+        **{
+            f"{row.split(' (')[0].replace('=', ' = ')}, Image": dialled("range", row, "image")
+            for row in ("K=5", "K=31", "S4", "gMLP", "Transformer", BAG)
+        },
     },
 }
 
