@@ -70,8 +70,10 @@ LATER = {
 
 def symbols_of(text, task, cell):
     """A document (L,) uint8 as the model sees it, int64: cut at the task's length, grey values in levels, the
-    colours of a position as one symbol, with a start symbol in front where the cell says so."""
+    colours of a position as one symbol. Where the cell says so: no digits, a start symbol in front."""
     text = text[: task.max_length].long()
+    if "digits" in cell:
+        text = text[(text < ord("0")) | (text > ord("9"))]
     if task.name in GREY:
         levels = cell.get("levels", LEVELS)
         colours = (text * levels // 256).view(-1, task.channels)
@@ -269,6 +271,7 @@ def label_of(cell):
     words = [f"lags {cell['lags']}" if "lags" in cell else f"n={cell['n']}"]
     words += [f"gap {cell['gap']}"] if cell.get("gap", 1) > 1 else []
     words += [cell["weights"]] + (["start"] if "start" in cell else [])
+    words += ["no digits"] if "digits" in cell else []
     return ", ".join(words + ([f"{cell['levels']} levels"] if "levels" in cell else []))
 
 
@@ -378,7 +381,7 @@ def report(args):
     print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: of one")
     print("core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
-    plain = [r for r in plain if "start" not in r["cell"] and "levels" not in r["cell"]]
+    plain = [r for r in plain if not {"start", "levels", "digits"} & r["cell"].keys()]
     if plain:
         name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else [])])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
@@ -533,6 +536,8 @@ def main(argv=None):
     add("--lags", nargs="+", type=lags, metavar="LAGS", help='instead of --n and --gap, such as "0 1 32"')
     add("--levels", type=int, choices=(8, 16), default=LEVELS, help="levels of grey and colours (default 8)")
     add("--start", action="store_true", help="put a start symbol in front of every document")
+    add("--no-digits", action="store_true",
+        help="texts: take every digit out, so that no rating (\"4/10\") can be read")
     add("--limit", type=common.positive_int, metavar="N", help="train on N examples")
     add("--mini", action="store_true", help="the small data of the mini tier")
     add("--smoke", action="store_true", help="check that it runs: seconds, no result")
@@ -552,6 +557,9 @@ def main(argv=None):
         grams = [{"lags": lags} for lags in args.lags or ()]
         grams = grams or [{"n": n, "gap": gap} for n in args.n for gap in (args.gap if n > 1 else [1])]
         more = {"start": "yes"} if args.start else {}
+        more |= {"digits": "no"} if args.no_digits else {}
+        if args.no_digits and (other := {*common.chosen(args.task, TASKS)} - {"text", "retrieval"}):
+            raise common.UserError(f"--no-digits is for text and retrieval, not {', '.join(sorted(other))}")
         for name in common.chosen(args.task, TASKS):
             if name in GREY and args.levels != LEVELS:
                 more |= {"levels": args.levels}

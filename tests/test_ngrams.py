@@ -78,8 +78,9 @@ def test_vectors_are_those_of_a_plain_dict(lags, monkeypatch):
     ("image", [0, 15, 16, 255, 64, 128, 200, 7], {"levels": 16}, [0, 0, 1, 15, 4, 8, 12, 0]),
     ("scifar", [0, 32, 64, 255, 0, 0], {}, [0 + 1 * 8 + 2 * 64, 7]),
     ("listops", [1, 2, 3, 4, 5], {"start": "yes"}, [15, 1, 2, 3, 4]),
+    ("text", [*b"/a 4/10:"], {"digits": "no"}, [*b"/a /:"]),
 ])  # fmt: skip
-def test_grey_levels_colours_and_the_start_symbol(name, text, cell, wanted):
+def test_grey_levels_colours_digits_and_the_start_symbol(name, text, cell, wanted):
     """And a text is cut before the start symbol stands in front."""
     task = task_of([text] * 8, [0, 1] * 4, name, max_length=4 if cell.get("start") else 8)
     assert exp_ngrams.symbols_of(torch.tensor(text, dtype=torch.uint8), task, cell).tolist() == wanted
