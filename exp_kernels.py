@@ -376,8 +376,10 @@ def plot(panels, heading, path):
     )  # fmt: skip
     for axis in axes.flat[len(panels) :]:
         axis.remove()
+    floor = 1
     for axis, (title, start, after) in zip(axes.flat, panels):
         start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
+        floor = min(floor, *(kernels.min() / kernels.max() / 2 for kernels in (start, after) if len(kernels)))
         first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
         first.set_label("at initialisation")
         for i, peak in enumerate(after):
@@ -385,14 +387,14 @@ def plot(panels, heading, path):
             axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}")
         L = start.shape[1]
         axis.set_xscale("symlog", linthresh=1)
-        axis.set(title=title, yscale="log", xlim=(0, L - 1), ylim=(1e-4, None))
+        axis.set(title=title, yscale="log", xlim=(0, L - 1), ylim=(max(floor, 1e-4), None))
         ticks = [k for k in (0, 1, 10, 100, 1000, 10_000) if k < L]
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, loc="lower left")
     figure.supxlabel("distance |lag| (positions)", fontsize=10)
-    figure.supylabel("largest |tap| / that of all layers", fontsize=10)
+    figure.supylabel("largest weight at this distance", fontsize=10)
     figure.suptitle(f"How far the kernels reach (all channels, both directions)\n{heading}", fontsize=10)
     records.save_figure(figure, path)
 
