@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import claims
+import records
 from claims import BAG, PLAIN, ROTARY, dial, gain, kernels, multitask, orders
 
 ROOT = Path(__file__).parent.parent
@@ -155,6 +156,19 @@ def test_tables_show_the_accuracies_of_the_records(page):
         means = [100 * claims.estimate(cells[cell], pool[cell[1]][0])[0] for cell in SHOWN[page][first]]
         assert accuracies == [f"{mean:.1f}" for mean in means], (page, first)
     assert {first for first, _ in rows(page)} == {*SHOWN[page]}
+
+
+def test_the_table_of_n_grams_on_text_is_that_of_the_records():
+    lines = (ROOT / "docs" / "ngrams.md").read_text("utf-8").splitlines()
+    found = records.newest(sorted(records.RESULTS.glob("*.jsonl")))
+    found = {r["row"]: r for r in found if r["exp"] == "ngrams" and r["task"] == "text"}
+    for words in ("presence", "counts", "bayes", "bayes, no digits"):
+        (line,) = (
+            line for line in lines if re.match(rf"\| {words} +\| \d\d", line) and line.count("|") == 10
+        )
+        _, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        runs = [found.get(f"n={n}, {words}") for n in range(1, 9)]
+        assert cells == [f"{100 * r['test_acc']:.1f}" if r else "—" for r in runs], words
 
 
 # ------------------------------------------------------------------------------------------ differences
