@@ -337,12 +337,14 @@ def quantile(df, sides):
 
 def read(out):
     """({(exp, task, "row; terms"): records of the mini tier}, {task: (variance over seeds, its degrees of
-    freedom)}) of the records in `out`, None: in results/."""
+    freedom)}) of the records in `out`, None: in results/. A training that was repeated counts once."""
     paths = [out / "results.jsonl"] if out else sorted(records.RESULTS.glob("*.jsonl"))
     found = [r for r in records.newest(paths) if r["budget"] == "mini" and "score" not in r]
     if not found:
         raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
-    cells = grouped(found, lambda r: (r["exp"], *records.place(r)))
+    what = "exp", "task", "row", "terms", "hp", "seed"
+    once = {json.dumps([r["data"]["hash"], *(r[key] for key in what)]): r for r in found}
+    cells = grouped(once.values(), lambda r: (r["exp"], *records.place(r)))
     cells = {key: records.best_recipe(group) for key, group in cells.items()}
     return cells, {task: pooled(groups) for task, groups in by_task(cells).items()}
 

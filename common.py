@@ -28,7 +28,10 @@ import threading
 import time
 from pathlib import Path
 
-import torch
+try:
+    import torch
+except ModuleNotFoundError:
+    sys.exit("error: torch is not installed for this Python; use .venv/bin/python (README, Start)")
 import torch.distributed as dist
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau

@@ -11,6 +11,7 @@ recipe. Reports only read these. A new script needs `run_cell`, `run_cells` and 
 import argparse
 import contextlib
 import datetime
+import functools
 import hashlib
 import importlib
 import itertools
@@ -375,11 +376,17 @@ def markdown(header, rows):
     return "\n".join(lines)
 
 
+@functools.cache
+def too_wide():
+    """How to read a table that does not fit the window, said once."""
+    print("(Wider than this window: add `| less -S` to the command.)\n")
+
+
 def show(header, rows):
-    """Print a table and an empty line; before one that does not fit the window, how to read it."""
+    """Print a table and an empty line; before the first that does not fit the window, how to read it."""
     table = markdown(header, rows)
     if table.index("\n") > shutil.get_terminal_size().columns:
-        print("(Wider than this window: add `| less -S` to the command.)\n")
+        too_wide()
     print(table + "\n")
 
 
@@ -417,9 +424,14 @@ def seeds_of(groups):
     return f"n = {few}" if few == most else f"n = {few} to {most}"
 
 
+def seconds_of(record):
+    """Of the CPU, where they are known."""
+    return record.get("cpu_seconds") or record["seconds"]
+
+
 def cost(records):
-    """What a run took on average: "12 min", or a dash."""
-    seconds = [r.get("cpu_seconds") or r["seconds"] for r in records]
+    """What a run took on average, in the tables of report() with its pretraining: "12 min", or a dash."""
+    seconds = [r.get("both_halves") or seconds_of(r) for r in records]
     return common.hours(statistics.mean(seconds)) if records else "—"
 
 
@@ -509,7 +521,7 @@ def unfinished(out, exp):
             with contextlib.suppress(UserError, KeyError):  # of a damaged file the name must do
                 starts = common.load_checkpoint(path, "cpu")["starts"]
                 command = f"python {shlex.join(starts[-1]['argv'])}"
-            lines += f"Not finished, repeat its command: {command}\n"
+            lines += f"Not finished; repeat its command or delete {path.parent}: {command}\n"
     return lines
 
 
@@ -523,14 +535,15 @@ def row_of(record, exp, also):
 def rows_of(found, exp, also):
     """The records of an experiment, and those of others that stand in its table, as rows of it. A training
     that both have counts once."""
-    once = {}
+    once, halves = {}, {r["run"]: seconds_of(r) for r in found if "score" in r}
     for r in found:
         row = row_of(r, exp, also)
         if row is not None:
             same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
             key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
             if key not in once or r["exp"] == exp:
-                once[key] = r | {"row": row}
+                first = halves.get((r.get("pretraining") or {}).get("run"), 0)
+                once[key] = r | {"row": row, "both_halves": first + seconds_of(r)}
     return [*once.values()]
 
 
@@ -564,7 +577,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
     if full:
         labels += [row for row in paper if paper_value(paper, row, at)]
     everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
-    columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
+    columns, printed = ["yours", "this repository", "cost", "paper" if full else "paper, full"], False
     for words, group in grouped(order_of(labels, paper), lambda label: label.partition("; ")[2]).items():
         if bool(words) != changed:
             continue
@@ -579,7 +592,8 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
         else:
             lines += baseline_rows(everything) + (linear if full else [])
         print_table([title, *columns], lines)
-    if not changed and any(r["data"].get("official") is False for r in everything):
+        printed = True
+    if printed and any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
 
 
@@ -632,7 +646,8 @@ def differences(yours, ours):
     values = {name: {(tier_and_place(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
     values["data"] = {(tier_and_place(r), r["data"]["hash"]) for r in found}
     differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
-    return f"Runs of one row differ in: {', '.join(differ)}. Each record says which.\n" if differ else ""
+    words = f"Runs of one row have more than one: {', '.join(differ)}. Each record names its own.\n"
+    return words if differ else ""
 
 
 def recipe_notes(place, mine, other):
@@ -653,7 +668,7 @@ def compare(args, exp, titles):
         raise UserError(f"no run of {original} is known; give a script that has been run")
     mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
     theirs = grouped(known, tier_and_place)
-    lines, notes = [], []
+    lines, notes, lacking = [], [], []
     for (tier, task, label), group in mine.items():
         row, _, changes = label.partition("; ")
         near = "; ".join(filter(None, [named or row, changes]))
@@ -664,8 +679,12 @@ def compare(args, exp, titles):
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
         place = f"{titles.get(task, task)} {label}"
         lines.append([place, TIERS[tier], summary(group), summary(other), words])
+        lacking += [] if other else [group[0].get("argv", [])]
         if other:
             notes += recipe_notes(place, *(of[0]["hp"].get("train", {}) for of in (group, other)))
+    rows = {label.partition("; ")[0]: None for _, _, label in theirs}
+    if named and named not in rows:
+        raise UserError(f"{original} has no row {named}; it has {', '.join(sorted(rows, key=naturally))}")
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
@@ -676,8 +695,9 @@ def compare(args, exp, titles):
     show(["", "tier", exp, original, "difference"], lines)
     if any(len(group) == 1 for group in mine.values()):
         print("±: of one seed the error is only that which the size of the test set gives.")
-    if any(words == "—" for *_, words in lines):
-        print(f"—: {original} has no row of that name and terms. Train it with the same flags.")
+    for argv in lacking:
+        command = [f"{Path(script).name.removesuffix('.py')}.py", *argv[1:]]
+        print(f"— needs the original with the same flags: python {shlex.join(command)}")
     print("".join(f"{note}\n" for note in notes), end="")
     print(unfinished(args.out, exp))
 

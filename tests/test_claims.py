@@ -70,6 +70,13 @@ def test_a_training_that_two_scripts_list_is_pooled_once():
     assert claims.pooled(claims.by_task(cells)["text"])[1] == 1
 
 
+def test_a_training_that_was_repeated_under_another_name_counts_once(tmp_path):
+    lines = [*cell("a", 0.50, 0.52), record("a", 0.52, seed=1)]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(r | {"smoke": False}) + "\n" for r in lines))
+    cells, _ = claims.read(tmp_path)
+    assert [r["seed"] for r in cells["locality", "text", "a"]] == [0, 1]
+
+
 @pytest.mark.parametrize(
     "accuracies, pooled, largest",
     [((0.40, 0.60), 1e-4, 0.02), ((0.50, 0.50), 9e-4, 9e-4), ((0.50, 0.50), 1e-6, 0.25 / 10_000)],

@@ -391,7 +391,7 @@ def test_yours_and_the_repositorys_stand_in_columns_of_their_own(reported):
     tables, out = reported([*seeds(0.5, 0.6, code="x"), ours[0]], ours)
     assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper"]
     assert tables[FULL]["Text"]["K=5"] == ["55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96"]
-    assert "Runs of one row differ in: code." in out
+    assert "Runs of one row have more than one: code." in out
     tables, out = reported([], ours)
     assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96"] and "differ" not in out
 
@@ -449,12 +449,13 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
 def test_a_copy_is_compared_with_its_original(reported):
     """By hand: 0.6 against 0.5, of 10,000 test examples each and two seeds: errors sqrt(.24 / 2e4) = .346 and
     sqrt(.25 / 2e4) = .354 points, together .495. Without runs of yours the repository's are the others."""
-    mine = [*seeds(0.6, 0.6, exp="my"), *seeds(0.7, exp="my", row="K=31")]
+    argv = ["my.py", "--kernel", "31"]
+    mine = [*seeds(0.6, 0.6, exp="my"), *seeds(0.7, exp="my", row="K=31", argv=argv)]
     original = [*seeds(0.5, 0.5), *seeds(0.9, budget="reduced", row="K=31")]
     against = ("--against", "exp_locality.py")
     for yours, ours, whose in ((mine, original, "this repository's"), ([*mine, *original], [], "yours")):
         tables, text = reported(yours, ours, *against, script="my.py")
-        assert "locality has no row of that name and terms." in text
+        assert "needs the original with the same flags: python exp_locality.py --kernel 31\n" in text
         rows = tables[f"my (yours) against locality ({whose})"][""]
         assert rows["Text K=5"] == [
             "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
@@ -471,6 +472,8 @@ def test_a_copy_is_compared_with_its_original(reported):
     slow, fast = (dict(train=dict(lr=lr)) for lr in (1, 7))
     mine, other = seeds(0.6, exp="my", hp=slow), seeds(0.5, hp=fast)
     assert "Text K=5: lr is 1, in the original 7." in reported(mine, other, *against, script="my.py")[1]
+    with pytest.raises(common.UserError, match="locality has no row K=9; it has K=5"):
+        reported(mine, other, "--against", "exp_locality.py:K=9", script="my.py")
     with pytest.raises(common.UserError, match="no finished run"):
         reported([], original, *against, script="my.py")
     with pytest.raises(common.UserError, match="only smoke runs"):
