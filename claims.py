@@ -558,7 +558,7 @@ def bounds(claim):
     return f"{claim.high:g} or less" if claim.low is None else f"{claim.low:g} to {claim.high:g}"
 
 
-HEADER = ["claim", "measured (seeds)", "interval", "our bound", "verdict", "bounds (runs then finished)"]
+HEADER = ["claim", "verdict", "measured (seeds)", "interval", "our bound", "bounds (runs then finished)"]
 
 
 def line_of(judged):
@@ -568,7 +568,7 @@ def line_of(judged):
         entered += " ({} of {})".format(*judged.known)
     interval = f"{ends[0]:+.1f} to {ends[1]:+.1f}" if ends else "—"
     words = f"{claim.words}. {claim.note[:1].upper()}{claim.note[1:]}." if claim.note else claim.words
-    return [words, measured(judged), interval, bounds(claim), judged.verdict, entered]
+    return [words, judged.verdict, measured(judged), interval, bounds(claim), entered]
 
 
 def reading(judged):
@@ -704,11 +704,19 @@ def main(argv=None):
             return
         pairs = all_pairs(cells, pool)
         sentences, table = worth(pairs).split("\n\n")
-        print(textwrap.fill(headline(judged)) + "\n")
+        if args.out:
+            known = [result for result in judged if any(result.seeds)]
+            print(
+                f"{args.out} has runs of {len(known)} claims, of the other {len(judged) - len(known)} none.\n"
+            )
+            judged = known
+        else:
+            print(textwrap.fill(headline(judged)) + "\n")
         for who, group in records.grouped(judged, lambda result: NAMES[result.who]).items():
             print(f"{who}: points of test accuracy ± standard error (seeds), and the bound")
             print("\n".join(map(plain, group)) + "\n")
-        print(f"{textwrap.fill(sentences)}\n\n{table}\n")
+        if pairs:
+            print(f"{textwrap.fill(sentences)}\n\n{table}\n")
         if not args.out:
             print("These are this repository's runs. For yours: python claims.py --out runs")
         print("docs/claims.md has the papers' sentences, the intervals and the dates.")
