@@ -149,7 +149,7 @@ def main(argv=None):
     parser.add_argument(
         "--norm-place",
         choices=("post", "after"),
-        help="put the norm behind the sum (post) or the block (after)",
+        help="the norm stands after x + f(x) (post) or after f(x) (after), not before f",
     )
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():

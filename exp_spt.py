@@ -5,16 +5,16 @@ task's own training set, then it learns their labels.
     python exp_spt.py --task text --model rotary --objective none causal --mini    28 minutes: 58.4, 66.5 %
     python exp_spt.py --task image --objective none masked causal    Table 1, Image: 42.44, causal 76.00
     python exp_spt.py --task all --model rotary s4                   Table 2 and Figure 1
-    python exp_spt.py --task all --figure 3                          the cells of one figure, see FIGURES
+    python exp_spt.py --task all --figure 3                          the runs behind one figure
     python exp_spt.py --report                                       ours beside the paper's, and figures
 
 In the paper a Transformer that learns from labels alone trails S4 by 30 points. Pretrained on nothing but the
 same inputs it draws level (86.2 against 86.1), and S4's hand-made initialisation becomes nearly redundant.
 Paper A answers with both losses at once: --objective multitask.
 
-A cell is two trainings, see run_cell. The authors gave each up to 200 epochs or 24 h of a GPU: --hours 24.
-For an even comparison give every arm the same total, --epochs or --steps, and --share of it to the
-pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
+A cell is two trainings, of the inputs, then of the labels. The authors gave each up to 200 epochs or 24 h of
+a GPU: --hours 24. For an even comparison give every arm the same total, --epochs or --steps, and --share of
+it to the pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
 fine-tuning's; its grid has 1e-4, 5e-4, 1e-3 (--lr).
 
 Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuFUUcSUgx).

@@ -737,14 +737,18 @@ def save_figure(figure, path):
 def plot_curves(folders, title, path):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
     (thin). Runs whose names and steps differ by the seed alone are one line, their mean."""
-    curves = {}
+    curves, rows = {}, {}
+    known = published() + newest({folder.parent / "results.jsonl" for folder in folders})
+    known = {r["run"]: place(r)[1] for r in known}
     for folder in folders:
         log = folder if folder.suffix == ".jsonl" else folder / "log.jsonl"
         if not log.is_file():
             raise UserError(f"{log}: there is no such file; give the folder of a run, such as runs/RUN")
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
         steps = tuple(line["step"] for line in lines)
-        name = re.sub(r"-s\d+-[0-9a-f]{8}$", "", folder.stem if folder.suffix else folder.name)
+        run = folder.stem if folder.suffix else folder.name
+        name = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run)
+        rows[name, steps] = known.get(run)
         both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
         curves.setdefault((name, steps), []).append(both)
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
@@ -754,6 +758,7 @@ def plot_curves(folders, title, path):
         error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
         color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
         label = "-".join(word for word in name.split("-") if word not in shared or len(curves) == 1)
+        label = rows[name, steps] if all(rows.values()) else label
         label += f" ({n} seeds)" if n > 1 else ""
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
