@@ -158,7 +158,8 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add = parser.add_argument_group("what to run").add_argument
     add("--task", nargs="+", choices=[*tasks, "all"], metavar="TASK", help=f"{', '.join(tasks)}, or all")
     add("--mini", action="store_true", help="small data and a small model: minutes on one CPU core")
-    add("--smoke", action="store_true", help="check that it runs: seconds (Path-X: minutes), no result")
+    slow = " (Path-X: minutes)" if "pathx" in tasks else ""
+    add("--smoke", action="store_true", help=f"check that it runs: seconds{slow}, no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
         metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
