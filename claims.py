@@ -301,10 +301,10 @@ FRONT = (
      "K = 31 is ahead by {image-31} on Image (A: {image-31@}), {listops-31} on ListOps (A: {listops-31@})"),
     ("A: rotary positions beat learned ones", "ListOps: {listops-learned} ahead (A: {listops-learned@})"),
     ("", "Image: {-image-learned} behind (A: {image-learned@} ahead)"),
-    ("A: shuffling arguments helps the Transformer",
+    ("A: shuffling arguments helps Transformers",
      "ListOps: {shuffling-12000} with each example seen 40 times (A: {shuffling-12000@})"),
-    ("", "{shuffling} with each seen 6 times"),
-    ("A: restoring corrupted texts (denoising) helps it, MEGA less",
+    ("", "{shuffling} seen 6 times"),
+    ("A: denoising (of corrupted texts) helps Transformers, MEGA less",
      "Text: {denoising} (A: {denoising@}), MEGA {mega} less"),
     ("A: free kernels (gMLP) do as well as S4 and S5",
      "Image: ahead of S4 by {image-s4} (A: {image-s4@}), of S5 by {image-s5} (A: {image-s5@})"),
@@ -315,10 +315,10 @@ FRONT = (
      "Text: masked SPT widens it by {-gap-rotary}"),
     ("", "causal SPT narrows it by {gap-causal}"),
     ("B: after SPT the initialisation hardly matters",
-     "Image, S4: structured beats random by {left-s4}, after longer SPT by {left-s4-8}"),
+     "Image, S4: random is {left-s4} behind after 2 epochs, {left-s4-8} after 6"),
     ("B: SPT helps most where data is scarce",
-     "Image, S4: {gain-1} with 1 % of the images, {gain-all} with all: {scarce} more"),
-    ("ours: SPT hardly helps S4 where neighbours are 16 apart", "Text: it gives {prior-decay}"),
+     "Image, S4: {scarce} more, as it gives {gain-1} with 1 %, {gain-all} with all images"),
+    ("ours: SPT hardly helps S4 with neighbours moved 16 apart", "Text: it gives {prior-decay}"),
 )
 # fmt: on
 
@@ -643,7 +643,7 @@ def front(judged):
             words = words.replace(f"{{-{name}}}", f"{-points:.1f} ± {error:.1f}{few}")
             if f"{{{name}@}}" in words:
                 words = words.replace(f"{{{name}@}}", f"{in_paper(of[name].claim):.1f}")
-        rows.append([claim, words, *(verdicts or {"no bound"})])
+        rows.append([claim, words, *(verdicts or {"no verdict"})])
     return markdown(["claim", "here: points of test accuracy ± standard error", "our verdict"], rows)
 
 
@@ -677,7 +677,7 @@ def plot(judged, path):
     axis.set(
         xlim=(left, right),
         ylim=(len(shown) - 0.5, -0.5),
-        xlabel="difference in points, 95 % interval (of one bound: one-sided)",
+        xlabel="difference in points, 95 % interval",
     )
     axis.set_yticks(
         range(len(shown)), [f"{NAMES[r.who]}: {r.claim.words}, n = {min(r.seeds)}" for r in shown]
