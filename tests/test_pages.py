@@ -189,7 +189,7 @@ OTHERS = {
     },
     "self-pretraining": {
         "8.1 ± 1.3": gain("text", ROTARY, "causal SPT"),
-        "6.0 ± 0.9": gain("text", "S4", "causal SPT"),
+        "5.8 ± 0.8": gain("text", "S4", "causal SPT"),
         "2.8 ± 1.1": gain("text", ROTARY),
         "7.5 ± 0.8": gain("text", "S4"),
         "-2.7 ± 0.5": gain("image", "S4"),
