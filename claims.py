@@ -307,7 +307,8 @@ FRONT = (
     ("A: denoising (of corrupted texts) helps Transformers, MEGA less",
      "Text: {denoising} (A: {denoising@}), MEGA {mega} less"),
     ("A: free kernels (gMLP) do as well as S4 and S5",
-     "Image: ahead of S4 by {image-s4} (A: {image-s4@}), of S5 by {image-s5} (A: {image-s5@})"),
+     "Image: {image-s4} ahead of S4 (A: {image-s4@}), {image-s5} of S5 (A: {image-s5@}), "
+     "{image-sgconv} of SGConv"),
     ("", "after three times the epochs {-image-12-s5} behind S5"),
     ("A: both losses at once do as well as SPT", "Text, Transformer: {multitask-masked} ahead of masked SPT"),
     ("", "{-multitask-causal} behind causal SPT"),
