@@ -542,8 +542,9 @@ def rows_of(found, exp, also):
             same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
             key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
             if key not in once or r["exp"] == exp:
-                first = halves.get((r.get("pretraining") or {}).get("run"), 0)
-                once[key] = r | {"row": row, "both_halves": first + seconds_of(r)}
+                once[key] = r | {"row": row}
+                if first := halves.get((r.get("pretraining") or {}).get("run")):
+                    once[key]["both_halves"] = first + seconds_of(r)
     return [*once.values()]
 
 
