@@ -337,6 +337,13 @@ def test_a_standard_error_is_the_larger_of_what_seeds_and_the_test_set_say():
         assert records.mean_and_error(cell) == pytest.approx((0.5, error))
 
 
+def test_a_cost_has_the_pretraining_in_it():
+    (first,) = seeds(0.5, exp="spt-pretrain", score="accuracy", cpu_seconds=240)
+    (line,) = seeds(0.5, exp="spt", cpu_seconds=120, pretraining={"run": first["run"]})
+    (shown,) = records.rows_of([first, line], "spt", {})
+    assert records.cost([shown]) == "6 min" and records.cost([line]) == "2 min"
+
+
 def test_summary_shows_mean_error_and_how_many_learnt():
     """By hand: seeds 0.5 and 0.6 differ by a standard error of 0.05."""
     assert records.summary([]) == "—"
