@@ -343,8 +343,7 @@ def read(out):
     found = [r for r in records.newest(paths) if r["budget"] == "mini" and "score" not in r]
     if not found:
         raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
-    what = "exp", "task", "row", "terms", "hp", "seed"
-    once = {json.dumps([r["data"]["hash"], *(r[key] for key in what)]): r for r in found}
+    once = {(r["exp"], r["row"], records.training_of(r)): r for r in found}
     cells = grouped(once.values(), lambda r: (r["exp"], *records.place(r)))
     cells = {key: records.best_recipe(group) for key, group in cells.items()}
     return cells, {task: pooled(groups) for task, groups in by_task(cells).items()}
@@ -471,6 +470,11 @@ class Pair(NamedTuple):
     decided: bool  # zero is outside its interval
 
 
+def table_of(exp):
+    """(the paper's numbers, their columns) in a script"""
+    return [getattr(importlib.import_module(f"exp_{exp}"), name) for name in TABLES[exp]]
+
+
 def pairs_of(exp, columns, table, cells, pool):
     """Every two rows of one table and task whose gap in the paper exceeds 2 points, the one that leads there
     first. Both have been run by the table's own recipe, with two seeds or more."""
@@ -493,8 +497,8 @@ def pairs_of(exp, columns, table, cells, pool):
 def all_pairs(cells, pool):
     """Those of all tables, each once: Table 4 repeats rows of Table 2."""
     found = {}
-    for exp, names in TABLES.items():
-        table, columns = (getattr(importlib.import_module(f"exp_{exp}"), name) for name in names)
+    for exp in TABLES:
+        table, columns = table_of(exp)
         for pair in pairs_of(exp, columns, table, cells, pool):
             found.setdefault((pair.task, frozenset(SAME.get(row, row) for row in pair.rows)), pair)
     return [*found.values()]
@@ -619,11 +623,14 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
+FIELD = re.compile(r"{(-?)([^}@]+)(@?)}")  # of FRONT
+
+
 def in_paper(claim):
     """The paper's points of a claim: those of the rows of its cells, whatever was changed in them here."""
     total = 0.0
     for sign, exp, task, label in claim.cells:
-        table, columns = (getattr(importlib.import_module(f"exp_{exp}"), name) for name in TABLES[exp])
+        table, columns = table_of(exp)
         total += sign * table[label.split(";")[0]][columns.index(task)]
     return total
 
@@ -631,20 +638,22 @@ def in_paper(claim):
 def front(judged):
     """README's findings as a table. Of a row's claims all must have one verdict; it raises ValueError."""
     of = {result.claim.name: result for result in judged}
+
+    def said(field):
+        sign, name, paper = field.groups()
+        result = of[name]
+        if paper:
+            return f"{in_paper(result.claim):.1f}"
+        few = f" ({seeds_of(result)} seeds)" if min(result.seeds) < SEEDS else ""
+        return f"{-result.points if sign else result.points:.1f} ± {result.error:.1f}{few}"
+
     rows = []
     for claim, words in FRONT:
-        names = set(re.findall(r"{-?([^}@]+)@?}", words))
-        verdicts = {of[name].verdict.removesuffix(" at this budget") for name in names} - {""}  # "": no bound
+        names = {name for _, name, _ in FIELD.findall(words)}
+        verdicts = {reading(of[name]) for name in names} - {"no bound"} or {"no verdict"}
         if len(verdicts) > 1:
             raise ValueError(f"FRONT: {names} have different verdicts; give each a row of its own")
-        for name in names:
-            points, error = of[name].points, of[name].error
-            few = f" ({seeds_of(of[name])} seeds)" if min(of[name].seeds) < SEEDS else ""
-            words = words.replace(f"{{{name}}}", f"{points:.1f} ± {error:.1f}{few}")
-            words = words.replace(f"{{-{name}}}", f"{-points:.1f} ± {error:.1f}{few}")
-            if f"{{{name}@}}" in words:
-                words = words.replace(f"{{{name}@}}", f"{in_paper(of[name].claim):.1f}")
-        rows.append([claim, words, *(verdicts or {"no verdict"})])
+        rows.append([claim, FIELD.sub(said, words), *verdicts])
     return markdown(["claim", "here: points of test accuracy ± standard error", "our verdict"], rows)
 
 

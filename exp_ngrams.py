@@ -434,10 +434,9 @@ def panels(found, columns, x, series, words):
             dots = sorted((r["cell"][x], 100 * r["test_acc"]) for r in group if r["cell"][series] == key)
             if dots:
                 size = 8 if key == "presence" else 5  # it lies below the others
-                hollow = dict(markerfacecolor="white") if key == "presence" else {}
-                axis.plot(
-                    *zip(*dots), style, color=colour, markersize=size, label=words[key], zorder=3, **hollow
-                )
+                face = "white" if key == "presence" else colour
+                look = dict(color=colour, markersize=size, markerfacecolor=face, label=words[key])
+                axis.plot(*zip(*dots), style, zorder=3, **look)
         axis.set_ylabel("test accuracy (%)")
         axis.spines[["top", "right"]].set_visible(False)
     return figure, list(zip(groups, axes.flat))
@@ -537,7 +536,7 @@ def main(argv=None):
     add("--levels", type=int, choices=(8, 16), default=LEVELS, help="levels of grey and colours (default 8)")
     add("--start", action="store_true", help="put a start symbol in front of every document")
     add("--no-digits", action="store_true",
-        help="texts: take every digit out, so that no rating (\"4/10\") can be read")
+        help='texts: take every digit out, so that no rating ("4/10") can be read')
     add("--limit", type=common.positive_int, metavar="N", help="train on N examples")
     add("--mini", action="store_true", help="the small data of the mini tier")
     add("--smoke", action="store_true", help="check that it runs: seconds, no result")
@@ -558,9 +557,10 @@ def main(argv=None):
         grams = grams or [{"n": n, "gap": gap} for n in args.n for gap in (args.gap if n > 1 else [1])]
         more = {"start": "yes"} if args.start else {}
         more |= {"digits": "no"} if args.no_digits else {}
-        if args.no_digits and (other := {*common.chosen(args.task, TASKS)} - {"text", "retrieval"}):
+        names = common.chosen(args.task, TASKS)
+        if args.no_digits and (other := {*names} - {"text", "retrieval"}):
             raise common.UserError(f"--no-digits is for text and retrieval, not {', '.join(sorted(other))}")
-        for name in common.chosen(args.task, TASKS):
+        for name in names:
             if name in GREY and args.levels != LEVELS:
                 more |= {"levels": args.levels}
             task = data.load(name, args.data_dir, mini=args.mini, smoke=args.smoke, limit=args.limit)

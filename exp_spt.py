@@ -777,7 +777,8 @@ def without_objective(cell):
     examples", "S4, masked SPT, s=16" -> "S4, 16 apart" (former neighbours)."""
     row, stride = cell[0]["row"], cell[0]["cell"].get("stride")
     row = row.replace(f", {NAMES[cell[0]['cell']['objective']]}", "").removesuffix(f", s={stride}")
-    row = row.replace("Transformer", "Transformer, sinusoidal") if row.startswith("T") else row
+    if row.startswith("Transformer"):
+        row = row.replace("Transformer", "Transformer, sinusoidal")
     if stride:
         row += ", anywhere" if stride == "random" else f", {256 // stride} apart"
     return f"{row} of the examples" if row.endswith("%") else row

@@ -532,6 +532,12 @@ def row_of(record, exp, also):
     return also[record["exp"]](record) if record["exp"] in also else None
 
 
+def training_of(record):
+    """What makes two records one training, whatever script and row name it."""
+    same = [record[key] for key in ("budget", "task", "seed", "limit", "terms", "hp")]
+    return json.dumps([*same, record["data"]["hash"]], sort_keys=True)
+
+
 def rows_of(found, exp, also):
     """The records of an experiment, and those of others that stand in its table, as rows of it. A training
     that both have counts once."""
@@ -539,8 +545,7 @@ def rows_of(found, exp, also):
     for r in found:
         row = row_of(r, exp, also)
         if row is not None:
-            same = [r[k] for k in ("budget", "task", "seed", "limit", "terms", "hp")]
-            key = json.dumps([row, same, r["data"]["hash"]], sort_keys=True)
+            key = row, training_of(r)
             if key not in once or r["exp"] == exp:
                 once[key] = r | {"row": row}
                 if first := halves.get((r.get("pretraining") or {}).get("run")):
@@ -578,10 +583,9 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
     if full:
         labels += [row for row in paper if paper_value(paper, row, at)]
     everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
-    columns, printed = ["yours", "this repository", "cost", "paper" if full else "paper, full"], False
-    for words, group in grouped(order_of(labels, paper), lambda label: label.partition("; ")[2]).items():
-        if bool(words) != changed:
-            continue
+    columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
+    shown = [label for label in order_of(labels, paper) if bool(label.partition("; ")[2]) == changed]
+    for words, group in grouped(shown, lambda label: label.partition("; ")[2]).items():
         lines = []
         for label in group:
             mine, theirs = (best_recipe(found.get((task, label), [])) for found in (yours, ours))
@@ -593,8 +597,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
         else:
             lines += baseline_rows(everything) + (linear if full else [])
         print_table([title, *columns], lines)
-        printed = True
-    if printed and any(r["data"].get("official") is False for r in everything):
+    if shown and any(r["data"].get("official") is False for r in everything):
         print(f"{title}: not the official images.\n")
 
 
@@ -647,8 +650,9 @@ def differences(yours, ours):
     values = {name: {(tier_and_place(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
     values["data"] = {(tier_and_place(r), r["data"]["hash"]) for r in found}
     differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
-    words = f"Runs of one row have more than one: {', '.join(differ)}. Each record names its own.\n"
-    return words if differ else ""
+    if not differ:
+        return ""
+    return f"Runs of one row have more than one: {', '.join(differ)}. Each record names its own.\n"
 
 
 def recipe_notes(place, mine, other):
@@ -669,6 +673,9 @@ def compare(args, exp, titles):
         raise UserError(f"no run of {original} is known; give a script that has been run")
     mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
     theirs = grouped(known, tier_and_place)
+    rows = sorted({label.partition("; ")[0] for _, _, label in theirs}, key=naturally)
+    if named and named not in rows:
+        raise UserError(f"{original} has no row {named}; it has {', '.join(rows)}")
     lines, notes, lacking = [], [], []
     for (tier, task, label), group in mine.items():
         row, _, changes = label.partition("; ")
@@ -683,9 +690,6 @@ def compare(args, exp, titles):
         lacking += [] if other else [group[0].get("argv", [])]
         if other:
             notes += recipe_notes(place, *(of[0]["hp"].get("train", {}) for of in (group, other)))
-    rows = {label.partition("; ")[0]: None for _, _, label in theirs}
-    if named and named not in rows:
-        raise UserError(f"{original} has no row {named}; it has {', '.join(sorted(rows, key=naturally))}")
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
@@ -758,8 +762,9 @@ def plot_curves(folders, title, path):
         (val, train), n = numpy.mean(runs, 0), len(runs)
         error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
         color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
-        label = "-".join(word for word in name.split("-") if word not in shared or len(curves) == 1)
-        label = rows[name, steps] if all(rows.values()) else label
+        label = rows[name, steps]
+        if not all(rows.values()):  # of a run without a record the folder's name must do
+            label = "-".join(word for word in name.split("-") if word not in shared or len(curves) == 1)
         label += f" ({n} seeds)" if n > 1 else ""
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
