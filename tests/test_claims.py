@@ -162,17 +162,19 @@ def test_runs_that_had_finished_are_counted_by_their_dates():
 
 
 def test_pairs_compare_signs_of_gaps_that_the_paper_has():
-    accuracies = {"first": (0.5, 0.5), "second": (0.6, 0.6), "third": (0.4, 0.4), "fourth": (0.9,)}
-    cells = {("locality", "text", row): cell(row, *acc) for row, acc in accuracies.items()}
-    table = {"first": (90.0,), "second": (89.0,), "third": (70.0,), "fourth": (10.0,), "fifth": (None,)}
+    three = {"first": 0.5, "second": 0.6, "third": 0.4, claims.BAG: 0.3, "at the bag": 0.31}
+    cells = {("locality", "text", row): cell(row, acc, acc, acc) for row, acc in three.items()}
+    cells["locality", "text", "of two"] = cell("of two", 0.1, 0.1)
+    cells["locality", "text", "of one"] = cell("of one", 0.9)
+    table = {"first": (90.0,), "second": (89.0,), "third": (70.0,), "of one": (10.0,), "not here": (None,)}
+    table |= {"of two": (50.0,), "at the bag": (30.0,)}
     found = claims.pairs_of("locality", ("text",), table, cells, {"text": (1e-4, 30)})
-    assert {pair.rows: round(pair.mini) for pair in found} == {
-        ("first", "third"): 10,
-        ("second", "third"): 20,
-    }
-    assert all(pair.decided for pair in found)
-    vague = claims.pairs_of("locality", ("text",), table, cells, {"text": (1e-2, 30)})
-    assert [pair.decided for pair in vague] == [False, False]  # 10 and 20 points, errors of 10
+    points = {pair.rows: round(pair.mini) for pair in found}
+    assert points["first", "third"] == 10 and points["second", "third"] == 20
+    assert ("first", "second") not in points and len(points) == 9
+    assert {pair.rows for pair in found if pair.decided} == {("first", "third"), ("second", "third")}
+    vague = claims.pairs_of("locality", ("text",), table, cells, {"text": (3e-2, 30)})
+    assert not any(pair.decided for pair in vague)  # 10 and 20 points, errors of 14
 
 
 # ------------------------------------------------------------------------------------------ the table

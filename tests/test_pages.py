@@ -104,8 +104,8 @@ SHOWN = {
         "learned": positions("learned", ("positional", "listops", "learned")),
     },
     "self-pretraining": {
-        "Text, sinusoidal (B's), masked, 8, 4": against_s4("Transformer", "text"),
-        "Text, rotary (A's), masked, 8, 4": treated(ROTARY, "text") + treated("S4", "text"),
+        "Text, sinusoidal (B's Table 1), masked, 8, 4": against_s4("Transformer", "text"),
+        "Text, rotary (B's Table 2, and A's), masked, 8, 4": treated(ROTARY, "text") + treated("S4", "text"),
         "Text, rotary, masked, 16, 12": against_s4(ROTARY, "text", "; 16 epochs"),
         "Text, rotary, causal, 8, 4": against_s4(ROTARY, "text", "", "causal SPT"),
         "Image, sinusoidal, masked, 4, 2": against_s4("Transformer", "image"),
