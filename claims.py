@@ -522,8 +522,8 @@ def worth(pairs):
     text = (
         "Take two rows of one of the papers' tables, and the same rows here. Their gap is decided if both "
         f"have {SEEDS} seeds, both have learnt something, and its interval leaves out zero. Where the "
-        f"paper's gap exceeds 10 points, {lines[0][2]} decided gaps have its sign. Where it is 2 to 10 points, "
-        f"{lines[1][2]} do."
+        f"paper's gap exceeds 10 points, {lines[0][2]} decided gaps have its sign. Where it is 2 to 10 "
+        f"points, {lines[1][2]} do."
     )
     return text + "\n\n" + markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
 
