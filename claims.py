@@ -315,14 +315,14 @@ FRONT = (
     ("A: both losses at once do as well as SPT", "Text, Transformer: {multitask-masked} ahead of masked SPT"),
     ("", "{-multitask-causal} behind causal SPT"),
     ("B: SPT closes the Transformer's gap to S4",
-     "Text: masked SPT widens it by {-gap-rotary} in 8 epochs"),
-    ("", "in 16 it narrows it by {gap-rotary-16}"),
-    ("", "causal SPT, 8 epochs: by {gap-causal}, zero not excluded"),
+     "Text: 4 epochs of masked SPT widen it by {-gap-rotary}"),
+    ("", "12 epochs widen it by {-gap-rotary-16}"),
+    ("", "4 of causal SPT narrow it by {gap-causal}, zero not excluded"),
     ("B: after SPT the initialisation hardly matters",
      "Image, S4: random is {left-s4} behind after 2 epochs, {left-s4-8} after 6"),
     ("B: SPT helps most where data is scarce",
-     "Image, S4: {scarce} more: with 1 % it gives {gain-1}, with all images it costs {-gain-all}"),
-    ("ours: SPT hardly helps S4 with neighbours moved 16 apart", "Text: it gives {prior-decay}"),
+     "Image, S4: gives {gain-1} with 1 %, costs {-gain-all} with all images: {scarce} apart"),
+    ("our guess: SPT hardly helps S4 with neighbours 16 apart", "Text: it gives {prior-decay}"),
 )
 # fmt: on
 
