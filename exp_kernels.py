@@ -213,7 +213,6 @@ RATES = {("image", row): 3e-3 for row in ("S4", "S5", "gMLP", "free taps in S4's
 RATES |= {("text", row): 3e-3 for row in ("S4", "gMLP", "S4, no techniques", "decay-none", "decay-fixed")}
 RATES |= {("image", row): 3e-3 for row in ("decay-fixed", "decay-selective", "Mamba-2's block")}
 RATES |= {("image", row): 3e-3 for row in ("S4D", "LRU", "SGConv")} | {("text", "SGConv"): 3e-3}
-# Of the last line SGConv's on Image was searched; the others were not, they are those of their kin.
 SMOKE = dict(
     model=dict(depth=2, d_model=32, d_hidden=32, d_state=16, blocks=1, heads=2),
     train=dict(lr=3e-3, batch_size=16, epochs=2),
