@@ -93,7 +93,7 @@ SHOWN = {
         + at("kernels", "text", "gMLP"),
         "S4": at("kernels", "image", *("S4" + t for t in LATER)) + at("kernels", "text", "S4"),
         "S5": at("kernels", "image", *("S5" + t for t in LATER)),
-                "LRU": at("kernels", "image", "LRU"),
+        "LRU": at("kernels", "image", "LRU"),
         "S4D": at("kernels", "image", "S4D"),
         "SGConv": at("kernels", "image", "SGConv") + at("kernels", "text", "SGConv"),
         "free taps in S4's block": at("kernels", "image", *("free taps in S4's block" + t for t in LATER)),
