@@ -400,11 +400,11 @@ class Judged(NamedTuple):
     known: tuple = ()  # runs that had finished when the bounds were entered, of how many
 
 
-def stayed(signed, cells, papers):
-    """Which treated arm of signed cells learnt no more than a bag of symbols (K = 1 of this task, and 2
-    points) or, in its pretraining, than the commonest symbol (and 1 point); "" for none. Arms without
-    techniques or pretraining may: the papers say that they fail. Of some arms we predict that they stay."""
-    for _, exp, task, label in signed:
+def stayed(claim, cells, papers):
+    """Which treated arm learnt no more than a bag of symbols (K = 1 of this task, and 2 points) or, in its
+    pretraining, than the commonest symbol (and 1 point); "" for none. Arms without techniques or
+    pretraining may: the papers say that they fail. Of some arms we predict that they stay at the bag."""
+    for _, exp, task, label in claim.cells:
         group, bag = cells[exp, task, label], cells.get(("locality", task, BAG))
         if "no techniques" in label or "from scratch" in label:
             continue
@@ -439,7 +439,7 @@ def verdict(claim, who, seeds, ends, cells):
     low = -math.inf if claim.low is None else claim.low
     high = math.inf if claim.high is None else claim.high
     papers = who in ("A", "B")
-    if words := stayed(claim.cells, cells, papers):
+    if words := stayed(claim, cells, papers):
         return f"{NOT_TESTED} ({words})"
     if min(seeds) < SEEDS:
         return TOO_FEW
@@ -470,7 +470,7 @@ class Pair(NamedTuple):
     rows: tuple
     paper: float  # gap in points
     mini: float
-    decided: bool  # as a verdict: from three seeds on, both arms have learnt something, zero is outside
+    decided: bool  # the claim that there is no gap is not reproduced
 
 
 def table_of(exp):
@@ -491,12 +491,10 @@ def pairs_of(exp, columns, table, cells, pool):
         for pair in itertools.combinations(known, 2):
             (more, first, ahead), (less, second, behind) = sorted(pair, key=lambda one: -one[0])
             if more - less > 2:
-                both = (1, *ahead), (-1, *behind)
-                points, error, df = difference(both, cells, pool)
-                seeds = min(len(cells[cell]) for cell in (ahead, behind))
-                decided = seeds >= SEEDS and not stayed(both, cells, papers=True)
-                decided = decided and abs(points) > error * quantile(df, 2)
-                found.append(Pair(exp, task, (first, second), more - less, points, decided))
+                no_gap = Claim("", "", 0, 0, "", ((1, *ahead), (-1, *behind)))
+                here = judge(no_gap, "A", cells, pool)
+                decided = here.verdict == NOT_REPRODUCED
+                found.append(Pair(exp, task, (first, second), more - less, here.points, decided))
     return found
 
 

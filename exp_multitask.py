@@ -7,8 +7,8 @@
 The techniques, each on the training examples only: CIFAR10 is augmented; Pathfinder trains on all three
 difficulty sets, a third as many epochs; ListOps shuffles the arguments of every operator afresh; the texts
 are corrupted (30 % of the bytes) and a second head restores them while the first classifies. In the paper a
-Transformer with rotary positions averages 85.69 % with them (64.98 % with --no-techniques: a row
-that is inferred, see exp_positional), MEGA 86.25 % without, and MEGA gains nothing.
+Transformer with rotary positions averages 85.69 % with them (64.98 % with --no-techniques: a row that is
+inferred, see exp_positional), MEGA 86.25 % without, and MEGA gains nothing.
 
 "mega" is Ma et al.'s block. The paper's own row, MEGA ‡, is another model: its public code puts an attention
 behind a moving average into the Transformer's layer. That is "ema-attention". --task listops --mini --steps

@@ -10,8 +10,8 @@ task's own training set, then it learns their labels.
 
 In the paper a Transformer that learns from labels alone trails S4 by 32 points (53.7 and 86.1 on average). A
 larger one with rotary positions, pretrained on nothing but the same inputs, has 86.2, S4 then 86.8, and its
-hand-made initialisation becomes nearly redundant.
-Paper A answers with both losses at once: --objective multitask.
+hand-made initialisation becomes nearly redundant. Paper A answers with both losses at once: --objective
+multitask.
 
 A cell is two trainings, of the inputs, then of the labels. The authors gave each up to 200 epochs or 24 h of
 a GPU: --hours 24. For an even comparison give every arm the same total, --epochs or --steps, and --share of
