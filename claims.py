@@ -180,6 +180,8 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
          "2026-11-23 22:34",
          gain("text", ROTARY, "masked SPT, 75% SPT", "; 16 epochs")
          + minus(gain("text", "S4", "masked SPT, 75% SPT", "; 16 epochs"))),
+        ("gap-causal", "Text, rotary: causal SPT narrows S4's lead, 8 epochs", 2, None, "2026-11-26 05:17",
+         USUAL + minus(gain("text", "S4", "causal SPT"))),
         ("gap-image", "Image: masked SPT narrows S4's lead", 2, None, "2026-11-22 18:32",
          gain("image", "Transformer") + minus(gain("image", "S4"))),
     ],
@@ -283,8 +285,6 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
          "equal steps"),
         ("efficiency-techniques", "Text: denoising helps gMLP more than S4", None, None, "",
          kernels("text", "gMLP", "gMLP" + PLAIN) + minus(kernels("text", "S4", "S4" + PLAIN))),
-        ("gap-causal", "Text, rotary: causal SPT narrows S4's lead, 8 epochs", None, None, "",
-         USUAL + minus(gain("text", "S4", "causal SPT"))),
         ("gain-1", "Image, S4, 1 % of the images: what masked SPT gives", None, None, "",
          gain("image", "S4", terms=", 1%")),
         ("gain-all", "Image, S4, all images: what masked SPT gives", None, None, "", gain("image", "S4")),
