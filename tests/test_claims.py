@@ -137,6 +137,7 @@ def test_a_treated_arm_at_the_bag_is_not_tested():
     bag = cell(claims.BAG, 0.640, 0.640)
     assert verdict([A, B, bag], low=3).startswith("not tested (b")  # 65 is below 64 + 2
     assert verdict([A, cell("b, no techniques", 0.65, 0.65, 0.65), bag], low=3) == "agrees"
+    assert verdict([A, B[:2], bag], low=3) == "too few seeds"  # not even that of two
     assert verdict([A, B, bag], low=3, who="ours") == "agrees"
     assert verdict([A, B, cell(claims.BAG, 0.62, 0.62)], low=3) == "agrees"
 
