@@ -195,7 +195,7 @@ OTHERS = {
         "7.6 ± 0.8": gain("text", "S4", "causal SPT"),
         "10.4 ± 1.7": gain("text", ROTARY),
         "7.5 ± 0.8": gain("text", "S4"),
-        "-2.7 ± 0.6": gain("image", "S4"),
+        "-1.6 ± 0.6": gain("image", "S4"),
         "0.4 ± 0.6": gain("image", "S4", terms=", 1%"),
         "-1.6 ± 0.9": gain("image", "S4", terms=", 10%"),
     },
