@@ -267,7 +267,7 @@ def test_spot_values_of_the_recipes():
             for key, value in (row.split("=") for row in typed):
                 assert rows(half)[key] == (ast.literal_eval(value) if value[0].isdigit() else value), spot
     mini = arm("image", Cell("s4", "masked"), "--mini")[1]  # a record says what differs before
-    assert mini["pretrain"] == {"objective": "masked", "ratio": 0.5}
+    assert mini["pretrain"] == {"lr": 1e-2, "objective": "masked", "ratio": 0.5}
 
 
 @pytest.mark.parametrize("model, wanted", [
@@ -353,7 +353,7 @@ def test_terms_and_what_counts_as_the_papers_budget(given, cell, words, tier):
     ("--hours 8", Cell("s4", "masked", share=0.25), "hours", (2, 6)),  # shared like all totals
     ("--hours 8", Cell("s4", "masked"), "hours", (8, 8)),
     ("--steps 80", Cell("rotary", "masked"), "warmup", (10, 10)),  # a quarter, where the table's is longer
-    ("--mini --lr 1e-4", Cell("s4", "masked"), "lr", (3e-3, 1e-4)),
+    ("--mini --lr 1e-4", Cell("s4", "masked"), "lr", (1e-2, 1e-4)),
 ])  # fmt: skip
 def test_flags_reach_their_half(given, cell, row, values):
     found = arm("image", cell, *given.split(), task=tiny("image"))
