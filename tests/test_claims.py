@@ -159,6 +159,13 @@ def test_runs_that_had_finished_are_counted_by_their_dates():
     assert claims.judge(claim, "A", cells, {"text": (1e-4, 30)}).known == (3, 5)
 
 
+def test_a_cell_that_is_trained_anew_was_known_since_its_first_number():
+    old = cell("b", 0.60, 0.61)
+    new = cell("b", 0.65, 0.66, 0.67, date="2026-11-24T13:00:01+00:00", hp={"another": "rate"})
+    dates = [r["date"] for r in claims.since_known(new, old + new)]
+    assert dates == [old[0]["date"], old[1]["date"], new[2]["date"]]
+
+
 # ------------------------------------------------------------------------------------------ a verdict's worth
 
 
