@@ -179,17 +179,15 @@ MINI_MODELS = dict(transformer=dict(heads=2, d_ff=128), rotary=dict(heads=2, d_f
                    s4=dict(d_state=64, dropout=0.0), dlr=dict(d_state=256))
 MINI_EPOCHS = dict(listops=8, text=8, retrieval=2, image=4)
 MINI_SHARE = 0.5  # also with --steps
-# Its rates where a search found a better one by what the labels came to (docs/notebook.md); others were not
-# searched. They win over the table's: change them here, or give --lr.
+# Its rates where a search found a better one by what the labels came to (NOTES.md, "Search effort"). They win
+# over the table's: change them here, or give --lr.
 RATES = {("image", f"{model}, {arm}{start}"): 3e-3 for model in ("S4", "DLR")
          for arm in ("from scratch", "masked SPT") for start in ("", ", random start")}
 RATES |= {("text", f"S4, {arm}"): 3e-3 for arm in ("from scratch", "masked SPT", "causal SPT")}
 RATES |= {("text", f"rotary Transformer, {arm}"): 3e-3 for arm in ("from scratch", "multitask")}
 RATES["text", "Transformer, masked SPT"] = 3e-4
-# Its rates of the pretraining where they are others, chosen by what that restores. Text, at the rate of the
-# labels: sinusoidal positions nothing but the commonest byte (18 %), rotary ones 53 % of the next bytes and
-# 56 % of the masked ones; at 3e-3 56 and 62. Image, R^2 of S4 at 3e-3 and 1e-2: 0.860 and 0.866, from a
-# random start 0.778 and 0.816.
+# Its rates of the pretraining where they are others, chosen by what that restores (same place). DLR has
+# that of S4, with which its structured start restores no more (random: not run).
 RATES_PRETRAIN = {("text", "Transformer, masked SPT"): 3e-3}
 RATES_PRETRAIN |= {("text", f"rotary Transformer, {arm} SPT"): 3e-3 for arm in ("masked", "causal")}
 RATES_PRETRAIN |= {("image", f"{model}, masked SPT{start}"): 1e-2 for model in ("S4", "DLR")
