@@ -163,10 +163,19 @@ def test_two_ranks_stop_together_and_continue_as_one_run(two_ranks, tmp_path):
 
 
 AT_THE_END = """
-import atexit, os, pathlib, sys, exp_locality
-TASKS = pathlib.Path("/proc/self/task")
-def gloos(): return [t for t in TASKS.iterdir() if "gloo" in (t / "comm").read_text()]
-atexit.register(lambda: pathlib.Path(sys.argv[1], "threads-" + os.environ["RANK"]).write_text(str(gloos())))
+import atexit, os, pathlib, sys, time, exp_locality
+def name_of(task):
+    try:
+        return (task / "comm").read_text()
+    except OSError:  # it ended after it was listed
+        return ""
+def gloos(): return [t for t in pathlib.Path("/proc/self/task").iterdir() if "gloo" in name_of(t)]
+def write():
+    late = time.time() + 2
+    while (left := gloos()) and time.time() < late:
+        time.sleep(0.02)  # the system lists a thread for a moment after it was joined
+    pathlib.Path(sys.argv[1], "threads-" + os.environ["RANK"]).write_text(str(left))
+atexit.register(write)
 exp_locality.main(sys.argv[2:])
 assert gloos()
 """
