@@ -286,6 +286,8 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
          "equal steps"),
         ("efficiency-techniques", "Text: denoising helps gMLP more than S4", None, None, "",
          kernels("text", "gMLP", "gMLP" + PLAIN) + minus(kernels("text", "S4", "S4" + PLAIN))),
+        ("gain-mega", "Text: what denoising gives MEGA", None, None, "",
+         multitask("text", "MEGA", "MEGA" + PLAIN)),
         ("gain-1", "Image, S4, 1 % of the images: what masked SPT gives", None, None, "",
          gain("image", "S4", terms=", 1%")),
         ("gain-all", "Image, S4, all images: what masked SPT gives", None, None, "", gain("image", "S4")),
@@ -311,7 +313,7 @@ FRONT = (
      "ListOps: {shuffling-12000} with 12,000 examples, seen 40 times (A: ~{shuffling-12000@})"),
     ("", "{shuffling} with 48,000, seen 6 times: no overfitting yet"),
     ("A: denoising (of corrupted texts) helps Transformers, MEGA less",
-     "Text: {denoising} (A: ~{denoising@}), MEGA {mega} less"),
+     "Text: {denoising} (A: ~{denoising@}), MEGA {gain-mega}: {mega} less"),
     ("A: free kernels (gMLP) do as well as S4 and S5",
      "Image: {image-s4} ahead of S4 (A: {image-s4@}), {image-s5} of S5 (A: {image-s5@})"),
     ("", "after three times the epochs {-image-12-s5} behind S5"),
@@ -322,7 +324,8 @@ FRONT = (
      "Text: 4 epochs of causal SPT close it by {gap-causal}"),
     ("", "4 of masked SPT by {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
-     "Image, S4: a random start is {left-s4} behind after 2 epochs ({left-s4-8} after 6: no bound)"),
+     "Image: a random start is {left-s4} (S4), {left-dlr} (DLR) behind after 2 epochs; S4 {left-s4-8} after "
+     "6"),
     ("B: SPT helps most where data is scarce",
      "Image, S4: gives {gain-1} with 1 %, costs {-gain-all} with all images: {scarce} apart"),
     ("our guess: SPT hardly helps S4 with neighbours 16 apart", "Text: it gives {prior-decay}"),
@@ -517,22 +520,36 @@ def all_pairs(cells, pool):
     return [*found.values()]
 
 
+def same_sign(pairs):
+    """ "8 of 9": how many gaps have the paper's sign."""
+    return f"{sum(pair.mini > 0 for pair in pairs)} of {len(pairs)}"
+
+
+def trusted(pairs):
+    """The sentence about decided pairs, which README has, too."""
+    decided = [pair for pair in pairs if pair.decided]
+    far, near = (same_sign([p for p in decided if (p.paper > 10) == above]) for above in (True, False))
+    return (
+        "Of the papers' gaps above 10 points that are decided here, "
+        f"{far} have the same sign; of those from 2 to 10, {near}."
+    )
+
+
 def worth(pairs):
     """ "What is a mini verdict worth?" as a sentence and a table."""
     parts = {"paper's gap over 10": [pair for pair in pairs if pair.paper > 10]}
     parts |= {"paper's gap 2 to 10": [pair for pair in pairs if pair.paper <= 10], "all": pairs}
     parts |= grouped(pairs, lambda pair: f"exp_{pair.exp}, {pair.task}")
-    lines = []
-    for words, some in parts.items():
-        counted = some, [pair for pair in some if pair.decided]
-        lines.append([words, *(f"{sum(p.mini > 0 for p in group)} of {len(group)}" for group in counted)])
+    lines = [
+        [words, same_sign(some), same_sign([pair for pair in some if pair.decided])]
+        for words, some in parts.items()
+    ]
     text = (
         "Take two rows of one of the papers' tables, and the same rows here. Their gap is decided if both "
-        f'have {SEEDS} seeds, neither makes a claim "not tested", and its interval leaves out zero. '
-        f"Where the paper's gap exceeds 10 points, {lines[0][2]} decided gaps have its sign. Where it is "
-        f"2 to 10 points, {lines[1][2]} do."
+        f"have {SEEDS} seeds, both learnt more than nothing, and its interval leaves out zero. "
     )
-    return text + "\n\n" + markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
+    table = markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
+    return f"{text}{trusted(pairs)}\n\n{table}"
 
 
 # ------------------------------------------------------------------------------------------ as text
@@ -580,6 +597,12 @@ def bounds(claim):
 HEADER = ["claim", "verdict", "measured (seeds)", "interval", "our bound", "bounds (runs then finished)"]
 
 
+def late(judged):
+    """A mark for bounds that were entered when every cell had its numbers, "" for others."""
+    known, runs = judged.known or (0, 0)
+    return " (bound set after runs)" if judged.claim.bound and known == runs > 0 else ""
+
+
 def line_of(judged):
     """A row of the table of claims."""
     claim, ends, entered = judged.claim, judged.ends, judged.claim.bound[:10]
@@ -587,7 +610,7 @@ def line_of(judged):
         entered += " ({} of {})".format(*judged.known)
     interval = f"{ends[0]:+.1f} to {ends[1]:+.1f}" if ends else "—"
     words = f"{claim.words}. {claim.note[:1].upper()}{claim.note[1:]}." if claim.note else claim.words
-    return [words, judged.verdict, measured(judged), interval, bounds(claim), entered]
+    return [words, judged.verdict + late(judged), measured(judged), interval, bounds(claim), entered]
 
 
 def reading(judged):
@@ -618,12 +641,12 @@ data, small models. "Not reproduced at this budget" is a statement about these r
   neither. *not tested*: an arm with techniques or pretraining learnt nothing. It stayed within 2 points of a
   bag of symbols (K = 1; the papers' claims alone), or its pretraining within 1 point of the commonest
   symbol's share. *refuted*: outside, for our own predictions alone. *{TOO_FEW}*: fewer than {SEEDS} in an
-  arm. Claims of before 2026-11-25 had two, and where they have more now, the others were added when two had
-  been seen.
+  arm. Claims of before 2026-11-25 began with two; their third seeds came after both had been seen.
 - **Inferred.** Which row of paper A's Table 4 is "learned" and which "no techniques" is our reading: our copy
   is scrambled. The other reading would turn the sign of one decided pair.
-- **Bounds.** The day they were entered, and how many of the runs had finished by then, at this rate or, where
-  a cell was trained anew, at an earlier one. The first ones followed pilots, which are in no record.
+- **Bounds.** The day they were entered, and how many of the runs had finished by then, at any rate of theirs.
+  Where all had, the verdict says "bound set after runs". The first bounds followed pilots, which are in no
+  record.
 """
 
 
@@ -661,7 +684,7 @@ def front(judged):
         if paper:
             return f"{in_paper(result.claim):.1f}"
         few = f" ({seeds_of(result)} seeds)" if min(result.seeds) < SEEDS else ""
-        return f"{-result.points if sign else result.points:.1f} ± {result.error:.1f}{few}"
+        return f"{-result.points if sign else result.points:.1f} ± {result.error:.1f}{few}{late(result)}"
 
     rows = []
     for claim, words in FRONT:

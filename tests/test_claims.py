@@ -156,7 +156,10 @@ def test_runs_that_had_finished_are_counted_by_their_dates():
     late = [r | {"date": "2026-11-24T13:00:01+00:00"} for r in B[:2]]
     cells = {("locality", "text", "a"): A, ("locality", "text", "b"): late}
     claim = A_OVER_B
-    assert claims.judge(claim, "A", cells, {"text": (1e-4, 30)}).known == (3, 5)
+    judged = claims.judge(claim, "A", cells, {"text": (1e-4, 30)})
+    assert judged.known == (3, 5) and "set after" not in claims.line_of(judged)[1]
+    cells["locality", "text", "b"] = B
+    assert "set after runs" in claims.line_of(claims.judge(claim, "A", cells, {"text": (1e-4, 30)}))[1]
 
 
 def test_a_cell_that_is_trained_anew_was_known_since_its_first_number():
