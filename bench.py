@@ -62,7 +62,7 @@ def recipe(model, name):
 def stand_in(name, recipe, examples=0):
     """The smoke stand-in of a task, with the techniques of a recipe; with `examples`, that many random ones
     whose lengths are those of the real task."""
-    whole = data.length(name) if name in data.HAS["max_length"] else None  # stand-ins of texts are short
+    whole = data.length(name) if name in data.HAS["--max-length"] else None  # stand-ins of texts are short
     flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=whole, smoke=True, mini=False)
     task, draw = data.load_for(flags, name, recipe, seed=0), np.random.default_rng(0)
     if not examples:
@@ -213,6 +213,7 @@ def main(argv=None):
     add("--compile", action="store_true", help="compile the model")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on
+    common.print_anywhere()
     args = parser.parse_args(argv)
     with common.exit_cleanly():
         run_part(args)

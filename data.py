@@ -59,20 +59,13 @@ EXPECTED = {  # examples of the official files; official data with others are re
     "retrieval": dict(zip(SPLITS, AAN_LINES.values())),
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
-HAS = {  # the tasks that can follow a wish to load
+HAS = {  # paper A's techniques (Section 3), as recipes name them, and a flag: the tasks that can follow
     "augment paper": ("image",),
     "augment flip": ("image", *PATHFINDER_SIZE),
+    "three sets": ("pathfinder",),
     "shuffle": ("listops",),
     "denoise": ("text", "retrieval"),
-    "max_length": ("text", "retrieval"),  # a cut expression has no value, a cut image no meaning
-}
-TECHNIQUES = {  # paper A's (Section 3), as recipes name them -> arguments of load
-    None: {},
-    "augment paper": {"augment": "paper"},
-    "augment flip": {"augment": "flip"},
-    "three sets": {"levels": tuple(pathfinder.FOLDERS)},
-    "denoise": {"denoise": True},
-    "shuffle": {"shuffle": True},
+    "--max-length": ("text", "retrieval"),  # a cut expression has no value, a cut image no meaning
 }
 
 
@@ -149,11 +142,12 @@ class Task:
     channels: int = 1  # symbols that stand for one position
     transforms: list[Callable] = field(default_factory=list)  # of training: (Batch, torch.Generator) -> Batch
     rgb: np.ndarray | None = None  # (n, 32, 32, 3) uint8 training images where augmentation needs colour
+    denoise: bool = False  # whether batches are corrupted for paper A's denoising loss
     stride: int | str = 1  # order of the positions in all batches, see strided
     seed: int = 0  # of the per-image augmentation streams
 
     def __post_init__(self):
-        self.lengths = {}  # positions of each example (n,), of a pair the longer document's; on the CPU
+        self.lengths = {}  # symbols of each example (n,), of a pair the longer document's; on the CPU
         for name, (tokens, offsets, label) in self.splits.items():
             edges, n, wrong = offsets.cpu(), self.docs * len(label), None
             ends = [len(edges), int(edges[0]), int(edges[-1])]
@@ -169,7 +163,8 @@ class Task:
             documents = edges.diff().clamp(max=self.max_length)
             self.lengths[name] = documents.view(-1, self.docs).amax(1)
             if name == "train":
-                self.mean_positions = float(documents.sum()) / max(1, len(label))  # of an example
+                symbols = float(documents.sum()) / max(1, len(label))
+                self.mean_positions = symbols / self.channels  # of an example
 
     @property
     def one_length(self):
@@ -179,7 +174,7 @@ class Task:
     @property
     def sizes(self):
         """What a model must know of the task: arguments of models.SequenceModel."""
-        return {name: getattr(self, name) for name in ("vocab", "classes", "docs", "max_length")}
+        return {name: getattr(self, name) for name in ("vocab", "classes", "docs", "max_length", "denoise")}
 
     @property
     def splits(self):
@@ -595,7 +590,7 @@ def paper_augmentation():
     def uniform(low, high):
         return float(torch.empty(1).uniform_(low, high))
 
-    operations = (  # fmt: skip
+    operations = (
         (0.008, TF.invert),
         (0.032, lambda x: TF.adjust_contrast(x, uniform(1.0, 1.9))),
         (0.112, lambda x: TF.adjust_sharpness(x, uniform(1.0, 1.9))),
@@ -663,8 +658,8 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
 
 def worked_off(loader):
     """Yield what a loader's workers compute. They are gone however this ends: they ignore SIGTERM, so that
-    Python, which joins them when it ends, would wait for ever. Raises DataError for a worker that was killed
-    or whose code raised."""
+    Python, which joins them when it ends, would wait for ever. Raises DataError for a worker that was
+    killed."""
     others = multiprocessing.active_children()
     try:
         batches = iter(loader)
@@ -674,14 +669,11 @@ def worked_off(loader):
         yield from batches
     except Exception as error:
         told = str(error)
-        if " Traceback " in told:  # the worker's own, in which torch hands on what was raised there
-            file, line = re.findall(r'File "(.+)", line (\d+)', told)[-1]
-            what = f"raised {told.splitlines()[-1]!r} ({Path(file).name}, line {line}); mend that"
-        elif isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in told:
-            what = "was killed (memory full?)"
-        else:
+        killed = isinstance(error, (ConnectionError, EOFError)) or "DataLoader worker" in told
+        if not killed or " Traceback " in told:  # raised by code, here or, as torch hands it on, there
             raise
-        raise DataError(f"a worker that augments images {what}; the same command continues") from error
+        why = "was killed (memory full?); the same command continues"
+        raise DataError(f"a worker that augments images {why}") from error
     finally:
         for worker in {*multiprocessing.active_children()} - {*others}:
             worker.kill()
@@ -709,23 +701,19 @@ def flipped(batch, noise):
 # ------------------------------------------------------------------------------------------ pathfinder
 
 
-def load_pathfinder(root, name, levels, mini=False):
-    """Official PNG folders where they are, or were when they were packed; else our own sets. levels: those of
-    pathfinder.FOLDERS to train on (a tuple; all three: paper A), or one. Path-X has the hard one alone."""
+def load_pathfinder(root, name, three_sets=False, mini=False):
+    """Official PNG folders where they are, or were when they were packed; else our own sets: the hard level,
+    with `three_sets` all three; the mini tier has the easy one."""
     size, n, known = PATHFINDER_SIZE[name], pathfinder.OFFICIAL_IMAGES, pathfinder.FOLDERS
-    wanted = {levels} if isinstance(levels, str) else set(levels)
-    if not wanted or not wanted <= set(known):
-        raise DataError(f"Pathfinder has the levels {', '.join(known)}, not {levels}")
+    levels = [*known] if three_sets else ["hard"]
     if mini:  # harder levels stay at chance for longer than a mini cell lasts
-        n, size, wanted = 40_000, 16, {"easy"}
-    elif name != "pathfinder":
-        wanted = {"hard"}
+        n, size, levels = 40_000, 16, ["easy"]
     hard = released(root, f"pathfinder{size}/{known['hard']}")
     packs = {level: root / "packed" / f"{name}-{level}" for level in known}
     # Once the official folder is gone its packed levels stay; what is not packed is then refused.
     official = not mini and (hard or any(pack.exists() for pack in packs.values()))
     sets = []
-    for level in [level for level in known if level in wanted]:
+    for level in levels:
         top, folder = root / f"pathfinder{size}", root / f"pathfinder{size}-{level}"
         if official:
             sets.append(pathfinder.pack_png_folder(packs[level], hard.parent if hard else top, size, level))
@@ -803,8 +791,9 @@ def smoke_task(name):
 # ------------------------------------------------------------------------------------------ load
 
 
-def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, augment="none",
-         levels=("hard",), seed=0, stride=1, shuffle=False, denoise=False):  # fmt: skip
+def load(
+    name, root, *, mini=False, smoke=False, limit=None, max_length=None, technique=None, seed=0, stride=1
+):
     """The task `name`, ready to train on.
 
     root        data folder; what is missing is generated or fetched into it, once
@@ -814,21 +803,19 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
     limit       keep so many training examples, and no more for validation; smaller sets are nested in larger
                 ones. Of our own ListOps more than the set has are made
     max_length  cut documents after that many bytes
-    augment     training images: "none", "flip" (left to right) or "paper" (paper A's, of CIFAR-10)
-    levels      Pathfinder: train on these of "easy", "intermediate", "hard"; validate and test on the hardest
+    technique   of training (paper A): "augment paper", "augment flip" (left to right), "shuffle" (arguments),
+                "denoise" (corrupted texts), "three sets" (of Pathfinder; validation and test are hard)
     seed        of the per-image augmentation streams
     stride      order of the positions: 1 as they are, else see strided
-    shuffle     ListOps: a fresh order of the arguments in every training batch (paper A)
-    denoise     texts: corrupt training batches for paper A's denoising loss
 
     Raises DataError for data that cannot be had or are damaged, and for arguments that a task cannot follow.
     """
-    refuse(name, augment=augment, max_length=max_length, shuffle=shuffle, denoise=denoise)
+    refuse(name, technique, max_length)
     small, root = length(name, mini), Path(root) if smoke else data_folder(root)
     if smoke:
         task = smoke_task(name)
     elif name in PATHFINDER_SIZE:
-        task = load_pathfinder(root, name, levels, mini)
+        task = load_pathfinder(root, name, technique == "three sets", mini)
     elif name in ("image", "scifar"):
         task = load_image(root, name, mini)
     else:
@@ -840,14 +827,12 @@ def load(name, root, *, mini=False, smoke=False, limit=None, max_length=None, au
         task = Task(name, **SHAPES[name], **splits, source=source)
     if mini and not smoke:
         task.source["baselines"], max_length = baselines(task), max_length or small
-    return dressed(task, limit, max_length, augment, seed, stride, shuffle, denoise)
+    return dressed(task, limit, max_length, technique, seed, stride)
 
 
-def dressed(
-    task, limit=None, max_length=None, augment="none", seed=0, stride=1, shuffle=False, denoise=False
-):
+def dressed(task, limit=None, max_length=None, technique=None, seed=0, stride=1):
     """A task that is all there as it is trained on; arguments as in load."""
-    rgb = task.rgb if augment == "paper" else None
+    rgb = task.rgb if technique == "augment paper" else None
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed, rgb=rgb)
     if limit is not None:
         task = first_of(task, "train", limit)
@@ -855,22 +840,19 @@ def dressed(
             task.rgb = rgb[fixed_order(len(rgb))[:limit].numpy()]
         if limit < len(task.val.label):
             task = first_of(task, "val", limit)
-    corrupted = functools.partial(corrupt, vocab=task.vocab)
-    wanted = (augment == "flip", flipped), (shuffle, shuffled), (denoise, corrupted)
-    return replace(task, transforms=[transform for asked, transform in wanted if asked])
+    known = {"augment flip": flipped, "shuffle": shuffled}
+    known["denoise"] = functools.partial(corrupt, vocab=task.vocab)
+    transforms = [known[technique]] if technique in known else []
+    return replace(task, transforms=transforms, denoise=technique == "denoise")
 
 
-def refuse(name, augment=None, max_length=None, shuffle=False, denoise=False):
+def refuse(name, technique=None, max_length=None):
     """Raise DataError for arguments of load that a task cannot follow."""
-    wanted = dict(max_length=max_length, shuffle=shuffle, denoise=denoise)
-    if augment not in (None, "none"):
-        wanted[f"augment {augment}"] = True
-    for what, value in wanted.items():
-        able = HAS.get(what, ())
-        if value and name not in able:
-            others = ", ".join(TITLES[other] for other in able) or "no task"
-            if what not in ("shuffle", "denoise"):  # which no flag asks for
-                what = f"--{what.replace('_', '-')}"
+    for what in filter(None, (technique, max_length and "--max-length")):
+        if what not in HAS:
+            raise DataError(f"technique {what!r}: give None or one of {', '.join(HAS)}")
+        if name not in HAS[what]:
+            others = ", ".join(TITLES[other] for other in HAS[what])
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
     if max_length and max_length > length(name):  # the model would grow and the data would not
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
@@ -888,7 +870,7 @@ def first_of(task, split, n):
 def load_tsv(path, max_length=4096, **options):
     """A task of one's own: lines label<TAB>text in UTF-8 -> Task, cut 80 / 10 / 10 by fixed_order, texts as
     bytes. Labels are words, without the blanks around them; classes are in their order and are printed.
-    Options as in load: denoise, limit, stride. Raises DataError for a file that is not like that."""
+    Options as in load: technique, limit, stride. Raises DataError for a file that is not like that."""
     path = Path(path)
     try:
         # Without the mark that Windows begins a file with.
@@ -921,19 +903,17 @@ def load_tsv(path, max_length=4096, **options):
 
 def load_for(args, name, recipe, seed):
     """The task `name` as the common flags `args` and a recipe want it; see load."""
-    train = recipe["train"]
-    if (technique := train.get("technique")) not in TECHNIQUES:
-        raise DataError(f"technique {technique!r}: give one of {', '.join(map(str, TECHNIQUES))}")
     wanted = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}
-    wanted |= dict(seed=seed, stride=train.get("stride", 1)) | TECHNIQUES[technique]
-    return load(name, args.data_dir, **wanted)
+    wanted |= {row: recipe["train"][row] for row in ("technique", "stride") if row in recipe["train"]}
+    return load(name, args.data_dir, seed=seed, **wanted)
 
 
 def require(names, args):
     """Check all tasks before the first is trained -> `names`. Raises DataError for flags that one of them
     cannot follow, and for Retrieval where it is missing, which among several tasks is only a warning."""
+    technique = f"augment {args.augment}" if args.augment not in (None, "none") else None
     for name in names:
-        refuse(name, augment=args.augment, max_length=args.max_length)
+        refuse(name, technique, args.max_length)
         if args.smoke and name != "listops" and name not in PATHFINDER_SIZE:
             print(f"smoke: {name} is a small synthetic stand-in, not the real data")
     if "retrieval" in names and not args.smoke:
@@ -952,7 +932,7 @@ def require(names, args):
 
 
 def baselines(task):
-    """{rule: test accuracy} of rules that know nothing but the training labels."""
+    """{rule: test accuracy} of rules that need no model."""
     label, test = task.train.label, task.test.label
     right = {"majority": test == torch.bincount(label).argmax()}
     if task.name == "listops":
@@ -986,7 +966,7 @@ def show(name, root):
             symbols = bytes(task.train.tokens[start:stop].tolist())
             words = (listops.LISTOPS_SYMBOLS[x] for x in symbols) if name == "listops" else ()
             print(f"{TITLES[name]}, label {int(task.train.label[i // task.docs])}:")
-            print(" ".join(words) or symbols.decode(errors="replace"), end="\n\n")
+            print(" ".join(words) or symbols.decode("ascii", "backslashreplace"), end="\n\n")
         return
     try:
         from matplotlib.figure import Figure
@@ -1006,7 +986,7 @@ def pictures(name, root):
     """Pictures with their titles. Pathfinder: six images of each level. Image: three images, as they are,
     grey, and four times as paper A's augmentation shows them to the model."""
     if name == "image":
-        rgb = load(name, root, augment="paper").rgb
+        rgb = load(name, root, technique="augment paper").rgb
         views = AugmentedImages(rgb, seed=0)
         for i in range(3):
             yield from ((rgb[i], "original"), (grey(rgb[i]), "grey"))

@@ -242,8 +242,7 @@ DRAWN = [block for block in TABLES if block not in (*DECAYS, "mamba2")]  # those
 def build(task, recipe):
     """Embedding, `depth` blocks, mean pooling, a linear head; for the texts a second linear head that
     restores corrupted bytes. The rows differ in how the taps of a long kernel are made."""
-    denoise = recipe["train"]["technique"] == "denoise"
-    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
+    return models.SequenceModel(**recipe["model"], **task.sizes)
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -329,10 +328,10 @@ def figure_kernels(args, chosen):
 
 def best_run(args, model, name):
     """The record of the finished run of a model on a task, or None; of several a full one, of these the one
-    that validated best. Techniques are as --no-techniques says; a random start does not count."""
+    that validated best. Techniques are as --no-techniques says; a random start and the dial do not count."""
     exp, techniques = records.experiment(__file__), "no" if args.no_techniques else "yes"
     found = [r for r in records.finished_runs(args, name, (exp, "spt")) if r["model"] == model]
-    found = [r for r in found if r["cell"].get("init") != "random"]
+    found = [r for r in found if r["cell"].get("init") != "random" and "stride" not in r["cell"]]
     found = [r for r in found if r["exp"] == "spt" or r["cell"].get("techniques", "yes") == techniques]
     return max(found, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
 
@@ -415,9 +414,11 @@ def main(argv=None):
     # fmt: on
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():
-        if args.figure:
-            chosen = common.chosen(args.model or ["all"], TABLES)
-            return figure_kernels(args, [model for model in chosen if model in DRAWN])
+        if args.figure and not args.report:
+            chosen = [model for model in common.chosen(args.model or ["all"], TABLES) if model in DRAWN]
+            if not chosen:
+                raise common.UserError(f"--figure: no long kernels there; give one of {', '.join(DRAWN)}")
+            return figure_kernels(args, chosen)
         if args.checkpoint:
             raise common.UserError("--checkpoint is for --figure kernels")
         if not args.report:

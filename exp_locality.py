@@ -74,8 +74,7 @@ KERNELS = (5, 7, 11, 21, 31, 61)
 def build(task, recipe):
     """The convolutional model: `depth` residual blocks x + W ReLU(conv_K(LN(x))), mean pooling, a linear
     head; for the texts a second linear head that restores corrupted bytes."""
-    denoise = recipe["train"]["technique"] == "denoise"
-    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
+    return models.SequenceModel(**recipe["model"], **task.sizes)
 
 
 def reach(depth, kernel):

@@ -143,8 +143,7 @@ NAMES = {"transformer": "Transformer", "mega": "MEGA", "ema-attention": "paper A
 def build(task, recipe):
     """Embedding, `depth` blocks, mean pooling, a linear head (of two documents: [x; y] -> 512 -> ReLU ->
     logit); for the texts a second linear head that restores corrupted bytes (common.multitask_loss)."""
-    denoise = recipe["train"]["technique"] == "denoise"
-    return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
+    return models.SequenceModel(**recipe["model"], **task.sizes)
 
 
 # ------------------------------------------------------------------------------------------ one cell

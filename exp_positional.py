@@ -53,14 +53,9 @@ def run_cell(args, name, position, seed):
     table["model"]["position"] = position
     recipe = common.flagged(args, table, SMOKE)
     task = data.load_for(args, name, recipe, seed)
-
-    def build():
-        denoise = recipe["train"]["technique"] == "denoise"
-        return models.SequenceModel(**recipe["model"], **task.sizes, denoise=denoise)
-
     records.run_cell(
         args, __file__, row=row, task=task, model="transformer", cell=cell, hp=recipe, table=table, seed=seed,
-        build=build, loss_fn=common.multitask_loss,
+        build=lambda: models.SequenceModel(**recipe["model"], **task.sizes), loss_fn=common.multitask_loss,
         paper=TABLE4.get(row, [None] * 5)[COLUMNS.index(name)],
     )  # fmt: skip
 

@@ -78,11 +78,10 @@ def run_cell(args, name, model, kernel, stride, seed):
     row, table = row_and_table(args, name, model, kernel, stride)
     recipe = common.flagged(args, table, SMOKE)
     task = data.load_for(args, name, recipe, seed)
-    size = task.sizes | {"denoise": recipe["train"]["technique"] == "denoise"}
     print(f"\n{row}")
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
-        build=lambda: models.SequenceModel(**recipe["model"], **size), loss_fn=common.multitask_loss,
+        build=lambda: models.SequenceModel(**recipe["model"], **task.sizes), loss_fn=common.multitask_loss,
     )  # fmt: skip
 
 
@@ -235,7 +234,8 @@ def report(args):
     if not any((*yours, *ours)):
         print(f"no run of {exp} yet; train one first")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run.")
-    print(f"What it means: python claims.py\n{records.differences(*both)}")
+    print("What it means: python claims.py")
+    print(records.differences(*([r for r in found if r["exp"] == exp] for found in both)))
 
 
 def print_dial(name, tier, yours, ours, path):

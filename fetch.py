@@ -117,7 +117,7 @@ def fetch_retrieval(root, url=None):
     `url` from there alone, a folder with the files or an archive (its name ends in gz). Raises DataError."""
     archive = ARCHIVES["retrieval"]
     sources = [url] if url else [AAN_URL, archive.url]
-    if (Path(root) / Path(archive.url).name).exists():  # put there by hand
+    if not url and (Path(root) / Path(archive.url).name).exists():  # put there by hand
         sources = [archive.url]
     for source in sources:
         try:
@@ -125,7 +125,8 @@ def fetch_retrieval(root, url=None):
                 return fetch_archive(root, archive, source)
             return fetch_files(Path(root) / archive.folder, source)
         except SourceError as error:
-            if source == sources[-1]:
+            came = any((Path(root) / f"{archive.folder}.part").glob("*.tsv"))  # the archive would begin anew
+            if came or source == sources[-1]:
                 raise
             print(f"{error}\nthe next source is tried", flush=True)
 
@@ -164,7 +165,7 @@ def digest_of(path):
 
 def fetch_archive(root, archive, url=None):
     """Make root/<archive.folder> out of its archive: one that lies in `root`, else fetched (from `url`, if
-    given) and deleted in the end. Raises DataError."""
+    given) and deleted in the end (one that a killed run fetched counts as put there). Raises DataError."""
     path = Path(root) / Path(archive.url).name
     with making(Path(root) / archive.folder) as private:
         if not private:
@@ -240,7 +241,10 @@ def extract(path, folder, archive):
                     tar.members.clear()  # tarfile remembers every header; the LRA release has millions
                     match = re.fullmatch(archive.wanted, member.name)
                     if match and member.isreg():
-                        tar.extract(member.replace(name=match[1], deep=False), folder, filter="data")
+                        place = folder / match[1]
+                        place.parent.mkdir(parents=True, exist_ok=True)
+                        with open(place, "wb") as out:
+                            shutil.copyfileobj(tar.extractfile(member), out)
                         taken += 1
             while plain.read(1 << 20):  # to the end, where gzip's checksum stands
                 pass

@@ -1,4 +1,4 @@
-"""Pathfinder images (32, 64, 128 = Path-X, 256 pixels) from nothing, 200 to 1,000 times the original's speed.
+"""Pathfinder images (32, 128 = Path-X, 256 pixels) from nothing, 200 to 1,000 times the original's speed.
 And, of our own, 16 pixels: short and winding snakes that a small model learns to follow in minutes on a CPU.
 
 Two target snakes of `contour_length` paddles and some short distractor snakes lie in an image; two discs mark

@@ -160,7 +160,7 @@ def test_a_recipe_is_the_papers_or_the_mini_tiers_then_what_was_typed():
 
 
 def text_batch():
-    task = data.load("text", "unused", denoise=True, smoke=True)
+    task = data.load("text", "unused", technique="denoise", smoke=True)
     return next(task.training_batches([torch.arange(7)], torch.Generator().manual_seed(0), 0))
 
 

@@ -87,7 +87,7 @@ def test_evaluation_sees_every_example_once_within_its_budget():
 
 
 def test_parts_never_cut_a_pair():
-    batch = next(smoke("retrieval", denoise=True).training_batches([torch.arange(5)], seeded(), 0))
+    batch = next(smoke("retrieval", technique="denoise").training_batches([torch.arange(5)], seeded(), 0))
     parts = list(batch.parts(2))
     assert [len(p.label) for p in parts] == [2, 2, 1] and [len(p.tokens) for p in parts] == [4, 4, 2]
     for name in ("tokens", "mask", "target", "selected", "label"):
@@ -125,7 +125,8 @@ def test_splits_that_do_not_fit_together_are_refused(part, values, words):
 @pytest.mark.parametrize("stride", [2, 16, "random", "rotated", "random-rotated"])
 @pytest.mark.parametrize("name", ["retrieval", "scifar"])
 def test_a_stride_moves_every_document_within_its_own_length(name, stride):
-    plain, task = (smoke(name, stride=s, denoise=name != "scifar") for s in (1, stride))
+    technique = None if name == "scifar" else "denoise"
+    plain, task = (smoke(name, stride=s, technique=technique) for s in (1, stride))
     pairs = list(zip(plain.evaluation_batches("test"), task.evaluation_batches("test")))
     pairs.append([next(t.training_batches([torch.arange(9)], seeded(), 0)) for t in (plain, task)])
     for before, after in pairs:
@@ -373,7 +374,7 @@ def test_aan_rows_are_cut_and_malformed_ones_named(tmp_path):
 def test_an_own_tsv_is_a_task(tmp_path, capsys):
     path = tmp_path / "mine.tsv"
     path.write_text("".join(f"{('no', 'yes', 'maybe')[i % 3]}\ttext {i} é\n" for i in range(50)), "utf-8")
-    task = data.load_tsv(path, max_length=7, limit=30, denoise=True, stride=2)
+    task = data.load_tsv(path, max_length=7, limit=30, technique="denoise", stride=2)
     assert (task.name, task.classes, len(task.train.label)) == ("mine", 3, 30)
     order = data.fixed_order(50).tolist()
     for name, index in (("val", order[40:45]), ("test", order[45:])):
@@ -419,7 +420,7 @@ def cifar(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def images(cifar):
-    return data.load("image", cifar, augment="paper")
+    return data.load("image", cifar, technique="augment paper")
 
 
 def test_cifar_is_split_turned_grey_and_kept_in_colour(cifar, images, monkeypatch, capsys):
@@ -435,8 +436,9 @@ def test_cifar_is_split_turned_grey_and_kept_in_colour(cifar, images, monkeypatc
         grey = np.stack([Image.fromarray(image.reshape(32, 32, 3)).convert("L") for image in rgb])
         assert np.array_equal(images.splits[name].tokens[: 9 * 1024].view(9, 32, 32), grey)
         assert torch.equal(images.splits[name].label, n % 10) and len(colours.splits[name].label) == len(n)
-    assert all(data.dressed(images, augment=augment).rgb is None for augment in ("none", "flip"))
-    few, kept = data.dressed(images, limit=40, augment="paper"), order[data.fixed_order(45_000)[:40]]
+    assert all(data.dressed(images, technique=t).rgb is None for t in (None, "augment flip"))
+    few = data.dressed(images, limit=40, technique="augment paper")
+    kept = order[data.fixed_order(45_000)[:40]]
     for task, n in ((images, order[:40]), (few, kept)):  # colours, grey values, labels: of the same images
         assert torch.equal(task.train.label[:40], n % 10)
         assert np.array_equal(data.grey(task.rgb[:40]).reshape(-1), task.train.tokens[: 40 * 1024])
@@ -479,7 +481,7 @@ def test_a_file_of_cifar_that_is_not_whole_is_refused(tmp_path):
 
 
 def test_augmentation_depends_on_seed_epoch_and_image_alone(images):
-    task = data.dressed(images, limit=24, augment="paper", seed=5)
+    task = data.dressed(images, limit=24, technique="augment paper", seed=5)
     plan = [torch.arange(8), torch.arange(8, 24)]
     batches = [*task.training_batches(plan, seeded(), 1)]
     before = torch.get_rng_state()
@@ -539,7 +541,7 @@ def test_paper_augmentation_has_the_papers_order_ranges_and_rates(monkeypatch):
 def test_half_of_the_images_are_flipped_left_to_right():
     image, square = torch.arange(9).repeat(8000, 1), torch.arange(9).view(3, 3)
     batch = data.Batch(image, torch.ones_like(image, dtype=torch.bool), None)
-    [transform] = smoke("image", augment="flip").transforms
+    [transform] = smoke("image", technique="augment flip").transforms
     counts = Counter(map(tuple, transform(batch, seeded()).tokens.tolist()))
     assert set(counts) == {tuple(p.flatten().tolist()) for p in (square, square.flip(1))}
     assert all(abs(c - 4000) < 5 * 4000**0.5 for c in counts.values())
@@ -552,32 +554,34 @@ def flags(**given):
 
 @pytest.mark.parametrize("name", ("text", "retrieval", "listops"))
 def test_techniques_change_what_is_trained_on_and_nothing_that_is_evaluated(name):
-    for wanted in (False, True):
-        task = smoke(name, **{"shuffle" if name == "listops" else "denoise": wanted})
+    for wanted in (None, "shuffle" if name == "listops" else "denoise"):
+        task = smoke(name, technique=wanted)
         seen = next(task.training_batches([torch.arange(8)], seeded(), 0))
         clean = task.gather("train", torch.arange(8))
         assert torch.equal(seen.tokens, clean.tokens) == (not wanted)
-        assert (seen.target is not None) == (wanted and name != "listops")
+        assert (seen.target is not None) == task.denoise == (wanted == "denoise")
         assert next(task.evaluation_batches("test")).target is None
 
 
 @pytest.mark.parametrize("name, given, words", [
-    ("text", dict(augment="flip"), "augment flip is for Image, Pathfinder, .*; Text cannot follow it"),
-    ("scifar", dict(augment="flip"), "sCIFAR cannot follow it"),
-    ("pathfinder", dict(augment="paper"), "augment paper is for Image; Pathfinder"),
-    ("image", dict(augment="d4"), "augment d4 is for no task"),
+    ("text", dict(technique="augment flip"), "augment flip is for Image, Pathfinder, .*; Text cannot"),
+    ("scifar", dict(technique="augment flip"), "sCIFAR cannot follow it"),
+    ("pathfinder", dict(technique="augment paper"), "augment paper is for Image; Pathfinder"),
+    ("image", dict(technique="augment d4"), "technique 'augment d4': give None or one of augment paper"),
+    ("pathx", dict(technique="three sets"), "three sets is for Pathfinder; Path-X cannot"),
     ("listops", dict(max_length=100), "--max-length is for Text, Retrieval; ListOps cannot"),
     ("text", dict(max_length=5000), "at most 4096 bytes"),
-    ("text", dict(shuffle=True), "shuffle is for ListOps"),
-    ("pathfinder", dict(denoise=True), "denoise is for Text, Retrieval; Pathfinder"),
+    ("text", dict(technique="shuffle"), "shuffle is for ListOps"),
+    ("pathfinder", dict(technique="denoise"), "denoise is for Text, Retrieval; Pathfinder"),
     ("pathx", dict(mini=True), "there is no mini Path-X"),
 ])  # fmt: skip
 def test_what_a_task_cannot_follow_is_refused_at_once(name, given, words):
     with pytest.raises(data.DataError, match=words):
         smoke(name, **given)
-    if given.keys() <= {"augment", "max_length"}:
+    technique = given.pop("technique", "none")
+    if "max_length" in given or technique in ("augment flip", "augment paper"):  # what flags can ask for
         with pytest.raises(data.DataError, match=words):
-            data.require([name], flags(**given))
+            data.require([name], flags(augment=technique.removeprefix("augment "), **given))
 
 
 def test_one_missing_task_stops_itself_alone(tmp_path, capsys):
@@ -590,19 +594,11 @@ def test_one_missing_task_stops_itself_alone(tmp_path, capsys):
     assert data.require(["retrieval"], flags()) == ["retrieval"]
 
 
-@pytest.mark.parametrize("technique, name, wanted", [
-    (None, "text", {}), ("augment paper", "image", dict(augment="paper")),
-    ("denoise", "text", dict(denoise=True)),
-    ("augment flip", "pathx", dict(augment="flip")), ("shuffle", "listops", dict(shuffle=True)),
-    ("three sets", "pathfinder", dict(levels=("easy", "intermediate", "hard"))),
-])  # fmt: skip
-def test_a_recipe_says_how_a_task_is_loaded(technique, name, wanted, monkeypatch):
+def test_a_recipe_says_how_a_task_is_loaded(monkeypatch):
     monkeypatch.setattr(data, "load", lambda *args, **given: (args, given))
-    recipe = {"train": {"technique": technique, "stride": 16}}
-    given = dict(seed=7, stride=16, limit=5, max_length=None, smoke=True, mini=False)
-    assert data.load_for(flags(limit=5), name, recipe, 7) == ((name, Path("unused")), given | wanted)
-    with pytest.raises(data.DataError, match="technique 'd4': give one of None, augment paper"):
-        data.load_for(flags(), name, {"train": {"technique": "d4"}}, 0)
+    recipe = {"train": {"technique": "denoise", "stride": 16}}
+    given = dict(seed=7, stride=16, technique="denoise", limit=5, max_length=None, smoke=True, mini=False)
+    assert data.load_for(flags(limit=5), "text", recipe, 7) == (("text", Path("unused")), given)
 
 
 def test_what_is_known_of_the_tasks():

@@ -262,6 +262,14 @@ def test_where_the_files_fail_the_archive_is_next(fault, aan, tmp_path, capsys):
     assert other.paths == [f"/mirror/{name}" for name in LINES]
 
 
+def test_a_file_that_came_outlives_the_failure_of_the_next(aan, tmp_path):
+    folder, other = aan
+    first, second, _ = LINES
+    folder.body[second] += b"one more"
+    refused(lambda: fetch.fetch_retrieval(tmp_path), second, "another --url")
+    assert (tmp_path / "retrieval.part" / first).exists() and not other.ranges
+
+
 def test_an_archive_of_retrieval_that_lies_there_is_taken(aan, tmp_path):
     folder, other = aan
     (tmp_path / "lra_release.gz").write_bytes(other.body)

@@ -163,7 +163,7 @@ def test_the_hash_in_a_record(tmp_path, monkeypatch, capsys):
     (tmp_path / "pathfinder32").symlink_to(tmp_path / "nowhere")
     levels = [generate_block(32, level, 0, 0, n=50) for level in ("easy", "intermediate", "hard")]
     digests = [hashlib.sha256(images.tobytes() + label.tobytes()).hexdigest() for images, label in levels]
-    task = data.load("pathfinder", tmp_path, levels=("hard", "easy", "intermediate"))
+    task = data.load("pathfinder", tmp_path, technique="three sets")
     told = f"is generated: there are no official files in {tmp_path / 'pathfinder32'}"
     assert capsys.readouterr().out.count(told) == 3
     hard, order = levels[2][0].reshape(50, -1), data.fixed_order(50)
@@ -176,9 +176,6 @@ def test_the_hash_in_a_record(tmp_path, monkeypatch, capsys):
     assert task.source == {"from": "generated", "seed": 0, "hash": digest.hexdigest(), "counts": counts}
     hard = data.load("pathfinder", tmp_path)
     assert hard.source["hash"] == hashlib.sha256(digests[2].encode()).hexdigest()
-    assert data.load("pathfinder", tmp_path, levels="hard").source == hard.source
-    with pytest.raises(DataError, match="levels easy, intermediate, hard, not simple"):
-        data.load("pathfinder", tmp_path, levels="simple")
 
 
 def test_path_x_is_the_hard_level_and_mini_pathfinder_the_easy_one(tmp_path, monkeypatch):
@@ -189,9 +186,8 @@ def test_path_x_is_the_hard_level_and_mini_pathfinder_the_easy_one(tmp_path, mon
         return np.zeros((20, size**2), np.uint8), np.arange(20, dtype=np.uint8) % 2, "digest"
 
     monkeypatch.setattr(pathfinder, "generate_set", blank)
-    every = tuple(pathfinder.FOLDERS)
-    data.load("pathx", tmp_path, levels=every)
-    assert data.load("pathfinder", tmp_path, levels=every, mini=True).max_length == 256
+    data.load("pathx", tmp_path)
+    assert data.load("pathfinder", tmp_path, technique="three sets", mini=True).max_length == 256
     assert asked == [("pathfinder128-hard", 128, "hard", 200_000), ("pathfinder16-easy", 16, "easy", 40_000)]
 
 
@@ -225,7 +221,7 @@ def test_official_images_are_packed_level_by_level_and_stay_official(official, t
     shutil.rmtree(root)
     assert data.load("pathfinder", tmp_path).source == task.source
     with pytest.raises(DataError, match="curv_baseline.metadata lists 0 images, not 5"):
-        data.load("pathfinder", tmp_path, levels="easy")
+        data.load("pathfinder", tmp_path, technique="three sets")
 
 
 def saved(mode, side, form):

@@ -105,7 +105,7 @@ def test_the_range_is_that_of_all_pairs():
 
 def test_a_meter_sees_as_far_as_a_stack_of_convolutions_and_no_further():
     torch.manual_seed(0)
-    task = data.load("image", "nowhere", augment="none", smoke=True)
+    task = data.load("image", "nowhere", smoke=True)
     model = models.SequenceModel("conv", 2, 8, task.vocab, task.classes, d_hidden=8, kernel=5)
     reach = 2 * 2 * (5 // 2)  # two positions meet in one that is within reach of both
     sizes = exp_range.interactions(model, task, (1, reach, reach + 1, 200), examples=8)

@@ -28,7 +28,7 @@ TOGETHER = 46  # examples: the last batch of an epoch has one example for two ra
 
 def text():
     """Conv, classification and denoising."""
-    task = data.load("text", "unused", denoise=True, limit=TOGETHER, smoke=True)
+    task = data.load("text", "unused", technique="denoise", limit=TOGETHER, smoke=True)
     model = models.SequenceModel("conv", 2, 16, task.vocab, 2, denoise=True, d_hidden=24, kernel=5)
     return task, model, common.multitask_loss
 
@@ -42,7 +42,7 @@ def retrieval():
 
 def s4():
     """Batch norm, whose statistics run over the global batch; lengths differ, so the ranks' counts do too."""
-    task = data.load("text", "unused", denoise=True, limit=TOGETHER, smoke=True)
+    task = data.load("text", "unused", technique="denoise", limit=TOGETHER, smoke=True)
     sizes = dict(denoise=True, max_length=task.max_length, d_state=8)
     model = models.SequenceModel("s4", 2, 16, task.vocab, 2, norm="batch", **sizes)
     return task, model, common.multitask_loss
@@ -219,7 +219,7 @@ def test_ranks_share_an_evaluation():
 
 def image_task(n):
     rgb = torch.randint(256, (n, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    return replace(data.load("image", "unused", augment="none", limit=n, smoke=True), rgb=rgb.numpy())
+    return replace(data.load("image", "unused", limit=n, smoke=True), rgb=rgb.numpy())
 
 
 def test_augmented_images_are_the_same_whoever_computes_them():
