@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import common
+import exp_spt
 import records
 from records import grouped, markdown
 
@@ -382,18 +383,9 @@ def pooled(groups):
     return squares / df if df else 0.0, df
 
 
-def estimate(group, variance):
-    """A cell's mean and standard error, by the root-n rule from the largest of three variances: over its own
-    seeds, pooled, and that which the size of the test set gives every accuracy."""
-    accuracies = [r["test_acc"] for r in group]
-    own = statistics.variance(accuracies) if len(group) > 1 else 0.0
-    largest = max(own, variance, records.test_set_variance(group))
-    return statistics.mean(accuracies), math.sqrt(largest / len(group))
-
-
 def difference(signed, cells, pool):
     """(points, standard error, degrees of freedom) of signed cells, whose seeds are independent."""
-    parts = [(sign, *estimate(cells[tuple(cell)], pool[cell[1]][0])) for sign, *cell in signed]
+    parts = [(sign, *records.mean_and_error(cells[tuple(cell)], pool[cell[1]][0])) for sign, *cell in signed]
     total = 100 * sum(sign * mean for sign, mean, _ in parts)
     return total, 100 * math.hypot(*(error for *_, error in parts)), min(pool[c[2]][1] for c in signed)
 
@@ -420,11 +412,9 @@ def stayed(claim, cells, papers):
         group, bag = cells[exp, task, label], cells.get(("locality", task, BAG))
         if "no techniques" in label or "from scratch" in label:
             continue
-        halves = [r["pretraining"] for r in group if r.get("pretraining")]
-        usual = halves and halves[0].get("commonest")
-        if usual and statistics.mean(half["restored"] for half in halves) <= usual + 0.01:
+        if group[0].get("pretraining") and exp_spt.learnt_nothing(group):
             return f"{label}: the pretraining restored the commonest symbol"
-        if papers and bag and estimate(group, 0)[0] <= estimate(bag, 0)[0] + 0.02:
+        if papers and bag and records.mean_and_error(group)[0] <= records.mean_and_error(bag)[0] + 0.02:
             return f"{label}: no better than a bag of symbols"
     return ""
 
@@ -546,7 +536,8 @@ def worth(pairs):
     ]
     text = (
         "Take two rows of one of the papers' tables, and the same rows here. Their gap is decided if both "
-        f"have {SEEDS} seeds, both learnt more than nothing, and its interval leaves out zero. "
+        f"have {SEEDS} seeds, no arm with techniques or pretraining learnt nothing, and its interval leaves "
+        "out zero. "
     )
     table = markdown(["pairs of rows", "the paper's sign", "of the decided"], lines)
     return f"{text}{trusted(pairs)}\n\n{table}"
@@ -571,11 +562,6 @@ def headline(judged):
     )
 
 
-def number(judged):
-    """ "+5.6 ± 1.6": points and their error; a dash for no number."""
-    return f"{judged.points:+.1f} ± {judged.error:.1f}" if judged.ends else "—"
-
-
 def seeds_of(judged):
     """ "2 to 3": the seeds of the cells."""
     few, most = min(judged.seeds), max(judged.seeds)
@@ -584,7 +570,7 @@ def seeds_of(judged):
 
 def measured(judged):
     """ "+5.6 ± 1.6 (2 to 3)": points, their error, and the seeds of the cells; a dash for no number."""
-    return number(judged) + (f" ({seeds_of(judged)})" if judged.ends else "")
+    return f"{judged.points:+.1f} ± {judged.error:.1f} ({seeds_of(judged)})" if judged.ends else "—"
 
 
 def bounds(claim):

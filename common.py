@@ -24,7 +24,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -41,7 +40,7 @@ from fetch import UserError
 
 CHECKPOINT_SECONDS = 300  # a kill costs at most this much training (the tests shorten it)
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
-PERIODS = 20  # --steps: the training is cut into so many parts, each of which ends like an epoch
+PERIODS = 20  # --steps: the training is cut into at most so many parts, each of which ends like an epoch
 CONTINUES = "the same command continues (without --fresh)"
 
 
@@ -83,7 +82,7 @@ def exit_cleanly():
 @contextlib.contextmanager
 def finish_step():
     """Delay Ctrl-C and SIGTERM until the block ends, then raise them on all ranks alike. Yields the list of
-    signals that arrived. A second Ctrl-C does not wait."""
+    signals that arrived, to which the block may add. A second Ctrl-C does not wait."""
     arrived = []
 
     def note(number, frame):
@@ -246,7 +245,7 @@ def parse_args(parser, argv):
 
 
 def chosen(values, every):
-    """The values given to a flag, "all" spelled out, each once: those of the table first, in its order."""
+    """The values given to a flag, "all" spelled out, each once, in the table's order."""
     return list(every) if "all" in values else sorted({*values}, key=list(every).index)
 
 
@@ -309,8 +308,10 @@ def flagged(args, recipe, smoke):
     """A recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
     recipe = changed(recipe, smoke if args.smoke else {})  # a copy: the table stays what it is
     typed = {row: value for row in FLAGS if (value := getattr(args, row, None)) is not None}
-    if args.augment:
-        typed["technique"] = None if args.augment == "none" else f"augment {args.augment}"
+    if args.augment and args.augment != "none":
+        typed["technique"] = f"augment {args.augment}"
+    elif args.augment and str(recipe["train"]["technique"]).startswith("augment"):
+        typed["technique"] = None
     return recipe | {"train": recipe["train"] | typed}
 
 
@@ -339,7 +340,8 @@ def use_bf16(amp, device):
         return amp == "bf16"
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    found = linux_says("cpuinfo", "flags") or linux_says("cpuinfo", "Features") or ""  # x86, ARM
+    return device.type == "cpu" and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(found.split())
 
 
 def autocast_on(device, amp):
@@ -666,7 +668,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
         save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
     saved = said = time.monotonic()
     over = False
-    with time_limit(args.deadline), contextlib.closing(batches):  # or workers that augment images would stay
+    with contextlib.closing(batches):  # or workers that augment images would stay
         while not over:
             start = len(at["curve"]) * period
             end, stopped = min(steps, start + period), False
@@ -681,6 +683,8 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
                     at["step"] += 1
                     bar.update()
                     now = tick(at)
+                    if now > args.deadline:
+                        signals.append(signal.SIGTERM)  # as if it had come
                     stopped, due = any_rank(bool(signals), now - saved > CHECKPOINT_SECONDS)
                     if stopped or due or at["step"] == end:
                         save_state(folder, parts, at)
@@ -717,8 +721,8 @@ def costs(at, model, device):
     seconds = at["seconds"]
     rows = {"params": sum(p.numel() for p in model.parameters()), "peak_gb": peak_gb(device)}
     rows |= {"seconds": round(seconds, 1), "epoch_seconds": round(seconds / len(at["curve"]), 2)}
-    rows |= {"cpu_seconds": round(at["cpu_seconds"], 1), "device": device_name(device)}
-    return rows | {"ranks": ranks(), "starts": at["starts"]}
+    rows |= {"device": device_name(device), "ranks": ranks(), "starts": at["starts"]}
+    return rows | ({"cpu_seconds": round(at["cpu_seconds"], 1)} if device.type == "cpu" else {})
 
 
 def training_length(task, hp):
@@ -731,7 +735,7 @@ def training_length(task, hp):
 
 
 def tick(at):
-    """Note what all processes of this run have spent on it -> now."""
+    """Note what all starts of this run have spent on it, this rank alone -> now."""
     now = time.monotonic()
     at["seconds"] = now - at["begun"]
     at["cpu_seconds"] = time.process_time() - at["cpu_begun"]
@@ -797,6 +801,8 @@ def reseed(seed, step, noise):
     torch.default_generator.manual_seed(dropout)  # torch.manual_seed takes a hundred times as long
     if noise.device.type == "cuda":
         torch.cuda.default_generators[noise.device.index].manual_seed(dropout)
+    elif noise.device.type == "mps":
+        torch.mps.manual_seed(dropout)
 
 
 def endless_batches(task, hp, seed, step, noise):
@@ -836,20 +842,6 @@ def restore(folder, parts, device, fresh, note):
     at["begun"] = time.monotonic() - at["seconds"]
     at["cpu_begun"] = time.process_time() - at["cpu_seconds"]
     return at
-
-
-@contextlib.contextmanager
-def time_limit(deadline):
-    """SIGTERM to this process at `deadline` (time.monotonic), but not within a second: every start comes
-    further."""
-    left = max(1.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
-    timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def train_step(model, optimizer, batch, loss_fn, hp, autocast, at, micro_batch=None):
@@ -930,7 +922,7 @@ def warn_at_chance(curve, task, epochs):
     enough = share + 2 * math.sqrt(share * (1 - share) / len(task.val.label))
     if len(curve) == max(5, epochs // 10) and max(line["val"]["acc"] for line in curve) < enough:
         print(f"warning: still at chance ({share:.1%}) after {len(curve)} validations. Some tasks start")
-        print("with a plateau: go on. Or try another --seed, a lower --lr or --set-last-tenth.", flush=True)
+        print("with a plateau: go on. Or try another --seed or a lower --lr.", flush=True)
 
 
 def require_compiler(mode, device):

@@ -11,16 +11,13 @@ recipe. Reports only read these. A new script needs `run_cell`, `run_cells` and 
 import argparse
 import contextlib
 import datetime
-import functools
 import hashlib
-import importlib
 import itertools
 import json
 import math
 import platform
 import re
 import shlex
-import shutil
 import statistics
 import sys
 import textwrap
@@ -123,10 +120,10 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
     """
     name, seed, hp = run_name(identity), identity["seed"], identity["hp"]["train"]
     torch.manual_seed(common.stream(seed, "init"))
-    model = built(build)  # before there is a folder: one that cannot be built leaves none
+    model = built(build)  # before there is a folder: a model that cannot be built leaves none
+    bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))  # as is a device that is not there
     with claimed(args, name) as folder:
-        bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
-        announce(folder, identity, row, model, task, "bf16" if bf16 else "float32")
+        announce(folder, identity, model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
         del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
@@ -157,24 +154,13 @@ def built(build):
         raise UserError(f'the model cannot be built: {error}; see the recipe\'s rows of "model"') from error
 
 
-def known_time(identity, row, steps):
-    """How long a run like this took on the machine that this repository's record names, in words."""
-    place, mini = [identity["exp"], identity["task"], row], identity["mini"]
-    for r in published():
-        if [r["exp"], r["task"], r["row"]] == place and (r["budget"] == "mini") == mini and r.get("steps"):
-            return f", about {common.hours(steps * r['seconds'] / r['steps'])} on {r['device']}"
-    return ""
-
-
-def announce(folder, identity, row, model, task, precision):
+def announce(folder, identity, model, task, precision):
     """The first lines of a training: its folder, its size, its data and length, its recipe."""
     hp = identity["hp"]
     steps, _ = common.training_length(task, hp["train"])
-    usual = not identity["smoke"] and not hp["train"].get("steps")  # parts of --steps are mostly validation
-    known = known_time(identity, row, steps) if usual else ""
     print(f"\n{folder}\n  {sum(p.numel() for p in model.parameters()):,} parameters, {precision}")
     examples = f"{len(task.train.label):,} examples of at most {task.max_length:,} positions"
-    print(f"  {examples} ({task.source['from']})\n  {steps:,} steps{known}")
+    print(f"  {examples} ({task.source['from']})\n  {steps:,} steps")
     rows = " ".join(f"{row}={value}" for part in hp.values() for row, value in part.items())
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
@@ -247,12 +233,7 @@ def run_cells(args, cells, run):
     """run(args, *cell, seed) for each cell of a command and each of its seeds. A cell that cannot be trained
     does not keep the others from their turn. At the end this raises UserError if some failed, else Busy if
     other processes were at some."""
-    try:
-        args.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"--out {args.out}: there can be no such folder ({error.strerror}); give another"
-        ) from None
+    args.out.mkdir(parents=True, exist_ok=True)
     runs = list(itertools.product(cells, range(args.seed, args.seed + args.seeds)))
     missing, told = [], set()
     for cell, seed in runs:
@@ -376,27 +357,19 @@ def markdown(header, rows):
     return "\n".join(lines)
 
 
-@functools.cache
-def too_wide():
-    """How to read a table that does not fit the window, said once."""
-    print("(Wider than this window: add `| less -S` to the command.)\n")
-
-
 def show(header, rows):
-    """Print a table and an empty line; before the first that does not fit the window, how to read it."""
-    table = markdown(header, rows)
-    if table.index("\n") > shutil.get_terminal_size().columns:
-        too_wide()
-    print(table + "\n")
+    """Print a table and an empty line."""
+    print(markdown(header, rows) + "\n")
 
 
-def mean_and_error(records):
-    """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the variance
-    over seeds or, where it is larger, of that which the size of the test set gives every accuracy."""
+def mean_and_error(records, pooled=0.0):
+    """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the largest
+    of the variance over its seeds, that `pooled` over the cells of its task (claims.py), and that which the
+    size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
-    variance = max(test_set_variance(records), statistics.variance(accuracies) if n > 1 else 0.0)
-    return mean, math.sqrt(variance / n)
+    own = statistics.variance(accuracies) if n > 1 else 0.0
+    return mean, math.sqrt(max(own, pooled, test_set_variance(records)) / n)
 
 
 def test_set_variance(records):
@@ -525,13 +498,6 @@ def unfinished(out, exp):
     return lines
 
 
-def row_of(record, exp, also):
-    """Its row in the table of an experiment; None where it stands in none."""
-    if record["exp"] == exp:
-        return record["row"]
-    return also[record["exp"]](record) if record["exp"] in also else None
-
-
 def training_of(record):
     """What makes two records one training, whatever script and row name it."""
     same = [record[key] for key in ("budget", "task", "seed", "limit", "terms", "hp")]
@@ -543,7 +509,7 @@ def rows_of(found, exp, also):
     that both have counts once."""
     once, halves = {}, {r["run"]: seconds_of(r) for r in found if "score" in r}
     for r in found:
-        row = row_of(r, exp, also)
+        row = r["row"] if r["exp"] == exp else also.get(r["exp"], lambda r: None)(r)
         if row is not None:
             key = row, training_of(r)
             if key not in once or r["exp"] == exp:
@@ -655,12 +621,6 @@ def differences(yours, ours):
     return f"Runs of one row have more than one: {', '.join(differ)}. Each record names its own.\n"
 
 
-def recipe_notes(place, mine, other):
-    """What two trainings of one comparison do not share, in a line each: a rate that only one was given."""
-    differ = [key for key in {**mine, **other} if mine.get(key) != other.get(key)]
-    return [f"{place}: {key} is {mine.get(key)}, in the original {other.get(key)}." for key in differ]
-
-
 def compare(args, exp, titles):
     """Each row of a copied script beside the same row of its original, or beside the row that --against names
     after a colon: your runs of that, or ours."""
@@ -681,15 +641,16 @@ def compare(args, exp, titles):
         row, _, changes = label.partition("; ")
         near = "; ".join(filter(None, [named or row, changes]))
         group, other = best_recipe(group), best_recipe(theirs.get((tier, task, near), []))
-        words = "—"
+        words, where = "—", f"{titles.get(task, task)} {label}"
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
-        place = f"{titles.get(task, task)} {label}"
-        lines.append([place, TIERS[tier], summary(group), summary(other), words])
-        lacking += [] if other else [group[0].get("argv", [])]
-        if other:
-            notes += recipe_notes(place, *(of[0]["hp"].get("train", {}) for of in (group, other)))
+            now, was = (of[0]["hp"].get("train", {}) for of in (group, other))
+            differ = [key for key in now | was if now.get(key) != was.get(key)]
+            notes += [f"{where}: {k} is {now.get(k)}, in the original {was.get(k)}." for k in differ]
+        else:
+            lacking.append(group[0].get("argv", []))
+        lines.append([where, TIERS[tier], summary(group), summary(other), words])
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
@@ -714,13 +675,12 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart
 
 def pyplot():
     """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise UserError("figures need matplotlib: pip install matplotlib") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
 
 
 def legend_below(figure, axes):
@@ -741,31 +701,33 @@ def save_figure(figure, path):
 
 def plot_curves(folders, title, path):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
-    (thin). Runs whose names and steps differ by the seed alone are one line, their mean."""
-    curves, rows = {}, {}
+    (thin). Runs that differ by the seed alone are one line, their mean."""
+    curves, labels = {}, {}
     known = published() + newest({folder.parent / "results.jsonl" for folder in folders})
-    known = {r["run"]: place(r)[1] for r in known}
+    known = {r["run"]: r for r in known}
     for folder in folders:
         log = folder if folder.suffix == ".jsonl" else folder / "log.jsonl"
         if not log.is_file():
             raise UserError(f"{log}: there is no such file; give the folder of a run, such as runs/RUN")
         lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        steps = tuple(line["step"] for line in lines)
-        run = folder.stem if folder.suffix else folder.name
-        name = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run)
-        rows[name, steps] = known.get(run)
+        run = folder.name.removesuffix(".jsonl")
+        name, record = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run), known.get(run)
+        recipe = record and json.dumps(record["hp"], sort_keys=True)
+        line = name, recipe, tuple(line["step"] for line in lines)
+        labels[line] = record and place(record)[1]
         both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
-        curves.setdefault((name, steps), []).append(both)
+        curves.setdefault(line, []).append(both)
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
-    shared = set.intersection(*(set(name.split("-")) for name, _ in curves))  # it goes into the title
-    for i, ((name, steps), runs) in enumerate(curves.items()):
+    shared = set.intersection(*(set(name.split("-")) for name, *_ in curves))  # it goes into the title
+    if None in labels.values() or len({*labels.values()}) < len(labels):  # then the folders' names must do
+        for line in curves:
+            words = [word for word in line[0].split("-") if word not in shared]
+            labels[line] = "-".join(words) or line[0]
+    for i, ((name, recipe, steps), runs) in enumerate(curves.items()):
         (val, train), n = numpy.mean(runs, 0), len(runs)
         error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
         color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
-        label = rows[name, steps]
-        if not all(rows.values()):  # of a run without a record the folder's name must do
-            label = "-".join(word for word in name.split("-") if word not in shared or len(curves) == 1)
-        label += f" ({n} seeds)" if n > 1 else ""
+        label = labels[name, recipe, steps] + (f" ({n} seeds)" if n > 1 else "")
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
     axis.set(xlabel="step", ylabel="accuracy (%)")

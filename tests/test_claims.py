@@ -82,7 +82,7 @@ def test_a_training_that_was_repeated_under_another_name_counts_once(tmp_path):
     [((0.40, 0.60), 1e-4, 0.02), ((0.50, 0.50), 9e-4, 9e-4), ((0.50, 0.50), 1e-6, 0.25 / 10_000)],
 )
 def test_the_largest_of_three_variances_counts(accuracies, pooled, largest):
-    mean, error = claims.estimate(cell("a", *accuracies), pooled)
+    mean, error = records.mean_and_error(cell("a", *accuracies), pooled)
     assert (mean, error) == (pytest.approx(0.5), pytest.approx(math.sqrt(largest / 2)))
 
 

@@ -156,7 +156,9 @@ def rows(page):
 def test_tables_show_the_accuracies_of_the_records(page):
     cells, pool = judged()
     for first, accuracies in rows(page):
-        means = [100 * claims.estimate(cells[cell], pool[cell[1]][0])[0] for cell in SHOWN[page][first]]
+        means = [
+            100 * records.mean_and_error(cells[cell], pool[cell[1]][0])[0] for cell in SHOWN[page][first]
+        ]
         assert accuracies == [f"{mean:.1f}" for mean in means], (page, first)
     assert {first for first, _ in rows(page)} == {*SHOWN[page]}
 
