@@ -11,8 +11,8 @@ accuracy by root operation and label. The model is --checkpoint, or the best fin
 
 The paper finds that such a model guesses SM, and that how far local patterns explain the rest "escapes our
 analysis". Beside 63 %: always 0 gets 17 %, the root rule 36 %; solving the root exactly and guessing its
-arguments by THEIR operation gets 59 %, solving two levels 73 %. Expressions are ten levels deep. Rules and
-Figure 1 take a minute on a CPU, the first time with ListOps to generate; `--smoke` seconds.
+arguments by THEIR operation gets 59 %, solving two levels 73 %. Expressions are nine operators deep. Rules
+and Figure 1 take a minute on a CPU, the first time with ListOps to generate; `--smoke` seconds.
 """
 
 import math

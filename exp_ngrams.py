@@ -13,7 +13,7 @@ So it gets what a task gives to those who see n symbols only. With "bayes" the w
 multiplied by its Naive Bayes log ratio (Wang and Manning 2012: "Baselines and Bigrams"), of a class against
 the rest. N-grams of characters are an old idea; here they are a control.
 
-Grey values are read in 8 levels (--levels). A position of sCIFAR is one symbol, the levels of its three
+Grey values are read in 8 levels. A position of sCIFAR is one symbol, the levels of its three
 colours. Retrieval: |x1 - x2| and x1 * x2 of the vectors of the two documents.
 """
 
@@ -75,15 +75,14 @@ def symbols_of(text, task, cell):
     if "digits" in cell:
         text = text[(text < ord("0")) | (text > ord("9"))]
     if task.name in GREY:
-        levels = cell.get("levels", LEVELS)
-        colours = (text * levels // 256).view(-1, task.channels)
-        text = (colours * levels ** torch.arange(task.channels)).sum(1)
-    return F.pad(text, (1, 0), value=alphabet(task, cell)) if "start" in cell else text
+        colours = (text * LEVELS // 256).view(-1, task.channels)
+        text = (colours * LEVELS ** torch.arange(task.channels)).sum(1)
+    return F.pad(text, (1, 0), value=alphabet(task)) if "start" in cell else text
 
 
-def alphabet(task, cell):
+def alphabet(task):
     """How many symbols a task has, without the start symbol."""
-    return cell.get("levels", LEVELS) ** task.channels if task.name in GREY else task.vocab - task.first_id
+    return LEVELS**task.channels if task.name in GREY else task.vocab - task.first_id
 
 
 def columns_of(text, lags, symbols, bits):
@@ -110,7 +109,7 @@ def mixed(key):
 def documents(task, split, cell):
     """Yield (symbols, the column of the n-gram at each place) of each document of a split."""
     tokens, offsets, _ = task.splits[split]
-    symbols, bits = alphabet(task, cell) + ("start" in cell), TABLE_BITS[task.classes]
+    symbols, bits = alphabet(task) + ("start" in cell), TABLE_BITS[task.classes]
     for text in tokens.split(offsets.diff().tolist()):
         text = symbols_of(text, task, cell)
         yield text, columns_of(text, lags_of(cell), symbols, bits)
@@ -272,7 +271,7 @@ def label_of(cell):
     words += [f"gap {cell['gap']}"] if cell.get("gap", 1) > 1 else []
     words += [cell["weights"]] + (["start"] if "start" in cell else [])
     words += ["no digits"] if "digits" in cell else []
-    return ", ".join(words + ([f"{cell['levels']} levels"] if "levels" in cell else []))
+    return ", ".join(words)
 
 
 def lags_of(cell):
@@ -285,7 +284,7 @@ def run_cell(args, task, cell):
     """One cell of the table: nothing where it is done; else it ends with its record."""
     lags = lags_of(cell)
     hp = {"lags": lags, "weights": cell["weights"], "table_bits": TABLE_BITS[task.classes]}
-    hp |= {"grid": PENALTIES, "bound": BOUND} | ({"levels": args.levels} if task.name in GREY else {})
+    hp |= {"grid": PENALTIES, "bound": BOUND} | ({"levels": LEVELS} if task.name in GREY else {})
     identity = records.make_identity(args, __file__, task, "linear", cell, 0, hp)
     name = records.run_name(identity)
     if not records.is_done(args, __file__, name):
@@ -332,9 +331,8 @@ def worth(line):
 def print_top(args, task, cell, path):
     """Print the heaviest n-grams of each class; of n-grams that share a column, the one that is met first."""
     state = common.load_checkpoint(path, "cpu", remedy="train the cell again with --fresh")
-    if state is None or task.docs == 2:
-        fault = f"{path} is not there" if state is None else "--top reads the n-grams of single documents"
-        raise common.UserError(f"{fault}; train the cell again with --fresh, or leave --top out")
+    if state is None:
+        raise common.UserError(f"{path} is not there; train the cell again with --fresh, or leave --top out")
     weight, lags, names = state["weight"], torch.tensor(lags_of(cell)), {}
     sides = [-weight[:, 0], weight[:, 0]] if task.classes == 2 else weight.T
     tops = [side.topk(min(args.top, len(side))) for side in sides]
@@ -381,7 +379,7 @@ def report(args):
     print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: of one")
     print("core.")
     plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
-    plain = [r for r in plain if not {"start", "levels", "digits"} & r["cell"].keys()]
+    plain = [r for r in plain if not {"start", "digits"} & r["cell"].keys()]
     if plain:
         name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else [])])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
@@ -457,7 +455,7 @@ def named_lines(axis, values):
 
 
 UNITS = dict(
-    text="bytes", retrieval="bytes", image="pixels", pathfinder="pixels", scifar="values", listops="symbols"
+    text="bytes", retrieval="bytes", image="pixels", pathfinder="pixels", scifar="pixels", listops="symbols"
 )
 
 
@@ -533,7 +531,6 @@ def main(argv=None):
     add("--gap", nargs="+", type=common.positive_int, default=[1], metavar="G",
         help="the symbols stand G positions apart (default 1: consecutive)")
     add("--lags", nargs="+", type=lags, metavar="LAGS", help='instead of --n and --gap, such as "0 1 32"')
-    add("--levels", type=int, choices=(8, 16), default=LEVELS, help="levels of grey and colours (default 8)")
     add("--start", action="store_true", help="put a start symbol in front of every document")
     add("--no-digits", action="store_true",
         help='texts: take every digit out, so that no rating ("4/10") can be read')
@@ -560,9 +557,9 @@ def main(argv=None):
         names = common.chosen(args.task, TASKS)
         if args.no_digits and (other := {*names} - {"text", "retrieval"}):
             raise common.UserError(f"--no-digits is for text and retrieval, not {', '.join(sorted(other))}")
+        if args.top and "retrieval" in names:
+            raise common.UserError("--top reads the n-grams of single documents; leave retrieval out")
         for name in names:
-            if name in GREY and args.levels != LEVELS:
-                more |= {"levels": args.levels}
             task = data.load(name, args.data_dir, mini=args.mini, smoke=args.smoke, limit=args.limit)
             default = ["presence"] if name in ("text", "retrieval") else ["counts"]
             for gram, weights in product(grams, common.chosen(args.weights or default, WEIGHTS)):

@@ -542,8 +542,8 @@ def paper_trainings(name, cell):
     if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:  # others are not the paper's
         train |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
         first |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
-    if horizon:  # the end of the cosine, and the length of training that it is meant for: see `recipe`
-        train |= {"schedule": "cosine", "horizon": horizon, "meant": train["epochs"] / train["batch_size"]}
+    if horizon:
+        train |= {"schedule": "cosine", "horizon": horizon}
     if cell.share is not None:
         train["epochs"] = TIED.get(name, train["epochs"])
     elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
@@ -602,15 +602,14 @@ def recipe(args, name, cell, task=None, flags=True):
                 if unit != "hours":  # whole ones, and at least one for each half
                     part = min(max(1, round(part)), total - 1)
                 before[unit], train[unit] = part, total - part
-    # A longer training than `meant` stretches the cosine, or its end would have a rate of 0.
-    if meant := train.pop("meant", None):
-        longer = max(1.0, train["epochs"] / train["batch_size"] / meant)
-        train["horizon"] = max(round(train["horizon"] * longer), train.get("steps", 0))
     for half in (before, train):
         if cell.stride != 1:
             half["stride"] = cell.stride
+        steps = common.training_length(task, half)[0] if task else 0
         if task and "warmup" in half:
-            half["warmup"] = min(half["warmup"], common.training_length(task, half)[0] // 4)
+            half["warmup"] = min(half["warmup"], steps // 4)
+        if "horizon" in half:  # the end of the cosine: a longer training would go on at a rate of 0
+            half["horizon"] = max(half["horizon"], steps)
     if cell.objective in ALONE:
         return None, second
     other = {row: value for row, value in before.items() if row not in train or train[row] != value}
@@ -690,13 +689,6 @@ def report(args):
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     tiers = ("mini",) if args.mini else records.TIERS
     shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["budget"] in tiers)
-    if shown:
-        print("Cost of a row with SPT: of its labelled part alone. 75% SPT: that share of the")
-        print("epochs.")
-        for (task, row), group in shown.items():
-            if learnt_nothing(group):
-                print(f"{data.TITLES[task]}: {row}: its pretraining learnt nothing, see below.")
-        print()
     print_restored(shown)
     small = yours_or_ours(both, lambda r: (r["budget"], r["terms"]) == ("mini", "") and r["task"] in names)
     if small:
@@ -725,22 +717,25 @@ def shares(group):
 
 
 def learnt_nothing(group):
-    """Whether a cell's pretraining stayed within 1 point of the commonest symbol, as claims.py has it."""
+    """Whether the pretrainings of a cell's records stayed within 1 point of the commonest symbol."""
     restored, commonest = shares(group)
     return None not in (restored, commonest) and restored <= commonest + 0.01
 
 
 def print_restored(found):
     """What the pretrainings of {(task, row): records} restored, and what one answer for everything would."""
-    for task, places in records.grouped(sorted(found), lambda place: place[0]).items():
+
+    def kind(place):
+        return place[0], found[place][0]["pretraining"].get("score") or "score"
+
+    for (task, score), places in records.grouped(sorted(found), kind).items():
         lines = []
-        for _, row in places:
-            columns = shares(found[task, row])
-            lines.append([row, *("—" if value is None else f"{100 * value:.1f}" for value in columns)])
-        score = found[task, row][0]["pretraining"].get("score") or "score"
+        for place in places:
+            numbers = ["—" if share is None else f"{100 * share:.1f}" for share in shares(found[place])]
+            lines.append([place[1], *numbers, "learnt nothing" if learnt_nothing(found[place]) else ""])
         print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
         print(f"in % ({score}):\n")
-        records.show(["", "restored", "commonest"], lines)
+        records.show(["", "restored", "commonest", ""], lines)
 
 
 def plot_small(found, path):

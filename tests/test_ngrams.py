@@ -75,7 +75,6 @@ def test_vectors_are_those_of_a_plain_dict(lags, monkeypatch):
 
 @pytest.mark.parametrize("name, text, cell, wanted", [
     ("image", [0, 31, 32, 255, 64, 128, 200, 7], {}, [0, 0, 1, 7, 2, 4, 6, 0]),
-    ("image", [0, 15, 16, 255, 64, 128, 200, 7], {"levels": 16}, [0, 0, 1, 15, 4, 8, 12, 0]),
     ("scifar", [0, 32, 64, 255, 0, 0], {}, [0 + 1 * 8 + 2 * 64, 7]),
     ("listops", [1, 2, 3, 4, 5], {"start": "yes"}, [15, 1, 2, 3, 4]),
     ("text", [*b"/a 4/10:"], {"digits": "no"}, [*b"/a /:"]),
