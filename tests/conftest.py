@@ -19,6 +19,7 @@ import torch.utils._device
 import common
 import data
 
+torch.set_num_threads(1)
 # Named, so that a script somebody adds does not break the tests.
 SCRIPTS = ("exp_kernels", "exp_listops", "exp_locality", "exp_multitask", "exp_ngrams", "exp_positional")
 SCRIPTS += ("exp_range", "exp_spt")

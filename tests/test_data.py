@@ -82,8 +82,9 @@ def test_evaluation_sees_every_example_once_within_its_budget():
     assert Counter(seen) == Counter(documents(task.test))
     assert max(b.tokens.numel() for b in batches if len(b.label) > 1) <= 2000
     assert len(list(task.evaluation_batches("test", positions=1))) == len(task.test.label)
-    shares = [b for rank in range(3) for b in task.evaluation_batches("test", 2000, rank, 3)]
-    assert sorted(len(b.label) for b in shares) == sorted(len(b.label) for b in batches)
+    shares = [list(task.evaluation_batches("test", 2000, rank, 3)) for rank in range(3)]
+    assert sum(map(len, shares)) == len(batches) > 3
+    assert all(torch.equal(b.tokens, shares[i % 3][i // 3].tokens) for i, b in enumerate(batches))
 
 
 def test_parts_never_cut_a_pair():
@@ -122,7 +123,7 @@ def test_splits_that_do_not_fit_together_are_refused(part, values, words):
         replace(task, val=sound._replace(**{part: torch.tensor(values)}))
 
 
-@pytest.mark.parametrize("stride", [2, 16, "random", "rotated", "random-rotated"])
+@pytest.mark.parametrize("stride", [2, 16, 100, "random", "rotated", "random-rotated"])
 @pytest.mark.parametrize("name", ["retrieval", "scifar"])
 def test_a_stride_moves_every_document_within_its_own_length(name, stride):
     technique = None if name == "scifar" else "denoise"
@@ -599,30 +600,6 @@ def test_a_recipe_says_how_a_task_is_loaded(monkeypatch):
     recipe = {"train": {"technique": "denoise", "stride": 16}}
     given = dict(seed=7, stride=16, technique="denoise", limit=5, max_length=None, smoke=True, mini=False)
     assert data.load_for(flags(limit=5), "text", recipe, 7) == (("text", Path("unused")), given)
-
-
-def test_what_is_known_of_the_tasks():
-    """Typed again: other tests put smaller numbers in their place."""
-    assert data.EXPECTED == {
-        "listops": {"train": 96_000, "val": 2_000, "test": 2_000},
-        "text": {"train": 22_500, "val": 2_500, "test": 25_000},
-        "retrieval": {"train": 147_086, "val": 18_090, "test": 17_437},
-    }
-    assert data.OFFICIAL_CIFAR_MEAN == [125.31, 122.95, 113.87]
-    assert data.CIFAR_LABELS == "3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f"
-    assert data.MINI_COUNTS == {"train": 48_000, "val": 2_000, "test": 10_000}
-    assert data.listops.LISTOPS_LENGTHS == (501, 1999) and data.listops.MINI_LISTOPS_LENGTHS == (20, 96)
-    sizes = {  # classes, vocab, first_id, docs, channels, longest, longest in the mini tier
-        "listops": (10, 17, 2, 1, 1, 2000, 96), "text": (2, 259, 3, 1, 1, 4096, 256),
-        "retrieval": (2, 259, 3, 2, 1, 4096, 256), "image": (10, 259, 3, 1, 1, 1024, 256),
-        "scifar": (10, 259, 3, 1, 3, 3072, 768), "pathfinder": (2, 258, 2, 1, 1, 1024, 256),
-        "pathx": (2, 258, 2, 1, 1, 16_384), "pathx256": (2, 258, 2, 1, 1, 65_536),
-    }  # fmt: skip
-    assert data.SHAPES.keys() == data.TITLES.keys() == sizes.keys()
-    for name, shape in data.SHAPES.items():
-        found = [shape.get(key, 1) for key in ("classes", "vocab", "first_id", "docs", "channels")]
-        found += [data.length(name, mini) for mini in (False, True)[: len(sizes[name]) - 5]]
-        assert (*found,) == sizes[name]
 
 
 main = functools.partial(exit_code, data.main)

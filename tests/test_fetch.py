@@ -295,19 +295,7 @@ def test_a_source_that_cannot_be_read_is_no_matter_of_the_disk(tmp_path):
     refused(action, "No such file", f"check {tmp_path}/aclImdb/review.txt, or remove it")
 
 
-def test_what_is_known_of_the_releases():
-    """Typed again: the tests above put others in their place."""
-    assert {name: (a.url, a.md5, a.files) for name, a in fetch.ARCHIVES.items()} == {
-        "text": ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
-                 "7c2ac02c03563afcf9b574c7e56c153a", 50_000),
-        "image": ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                  "c32a1d4ab5d03f1284b67883e8d87530", 6),
-        "retrieval": ("https://storage.googleapis.com/long-range-arena/lra_release.gz", None, 3),
-    }  # fmt: skip
-    counts = dict(zip(("train", "eval", "test"), (147_086, 18_090, 17_437)))
-    assert fetch.AAN_LINES == {f"new_aan_pairs.{split}.tsv": n for split, n in counts.items()}
-    revision = "6cb133c44f406da743661488df9e977b87d98775"
-    assert fetch.AAN_URL == f"https://huggingface.co/datasets/OpenNLPLab/lra/resolve/{revision}/data/aan"
+def test_only_what_a_task_needs_is_unpacked():
     members = {  # as the archives name them -> what they become; None: not wanted
         "text": {"aclImdb/train/pos/0_9.txt": "train/pos/0_9.txt", "aclImdb/train/unsup/0_0.txt": None,
                  "aclImdb/test/neg/12499_1.txt": "test/neg/12499_1.txt", "aclImdb/test/urls_neg.txt": None},

@@ -9,8 +9,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import listops
 
-torch.set_num_threads(1)
-
 SYMBOLS = "0 1 2 3 4 5 6 7 8 9 [MAX [MED [MIN [SM ]".split()
 
 

@@ -27,14 +27,6 @@ def test_parameter_counts_follow_from_the_papers_table(kernel, millions):
         assert round(sum(p.numel() for p in model.parameters()) / 1e6, 3) == size
 
 
-def test_the_smoke_run_needs_nothing_but_the_repository(tmp_path, monkeypatch):
-    """ListOps from its real generator, K = 5, in a folder without data."""
-    monkeypatch.chdir(tmp_path)
-    assert exit_code(exp_locality.main, "--task", "listops", "--smoke", "--epochs", 1) == 0
-    [record] = lines_of(tmp_path / "runs" / "results.jsonl")
-    assert record["data"]["from"] == "generated" and [*tmp_path.iterdir()] == [tmp_path / "runs"]
-
-
 BLOCK = """
 class Mean(models.torch.nn.Module):
     def __init__(self, d_model, kernel, dropout):

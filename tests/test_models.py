@@ -11,8 +11,6 @@ from torch.nn import functional as F
 import common
 import models
 
-torch.set_num_threads(1)
-
 
 def randn(*shape, seed=0, dtype=torch.float64):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)

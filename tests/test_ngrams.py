@@ -11,8 +11,6 @@ import data
 import exp_ngrams
 import records
 
-torch.set_num_threads(1)
-
 
 def task_of(texts, labels, name="text", max_length=4096, parts=(0.5, 0.75)):
     """A Task of lists of symbols; half of them are for training and a fourth each for the rest."""

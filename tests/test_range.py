@@ -1,4 +1,4 @@
-"""exp_range.py: the dial against a loop, the meter against what is known, whose runs the table counts.
+"""exp_range.py: the meter against what is known, whose runs the table counts. (test_data.py has the dial.)
 
 pytest tests/test_range.py
 """
@@ -12,54 +12,6 @@ import torch
 import data
 import exp_range
 import models
-
-# ------------------------------------------------------------------------------------------ the dial
-
-
-def documents(lengths, seed=0):
-    """A batch of documents of these lengths whose symbols are all different: ids tell positions apart."""
-    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = 1 + torch.arange(len(lengths) * max(lengths)).view(len(lengths), -1)
-    ids[:, 0] += 1000 * torch.arange(1, len(lengths) + 1)  # sums differ, which are what rotates
-    return data.Batch(ids * mask, mask, torch.zeros(len(lengths), dtype=torch.int64))
-
-
-@pytest.mark.parametrize("stride", [1, 2, 4, 16, 64])
-def test_the_dial_writes_rows_and_reads_columns(stride):
-    lengths = [64, 50, 16, 7, 1]
-    batch = documents(lengths)
-    turned = data.strided(batch, stride)
-    for before, after, n in zip(batch.tokens.tolist(), turned.tokens.tolist(), lengths):
-        whole = n - n % stride
-        rows = [before[i : i + stride] for i in range(0, whole, stride)]
-        by_columns = [row[column] for column in range(stride) for row in rows]
-        assert after == by_columns + before[whole:]  # the rest and the padding stay
-
-
-def test_the_random_order_is_one_for_all_and_a_rotation_is_of_each_document():
-    batch = documents([64, 64, 64, 40])
-    orders = {}
-    for stride in ("random", "rotated", "random-rotated"):
-        for document, (before, after) in enumerate(zip(batch.tokens, data.strided(batch, stride).tokens)):
-            n = int((before > 0).sum())
-            assert sorted(after[:n].tolist()) == sorted(before[:n].tolist()) and not after[n:].any()
-            orders.setdefault(stride, []).append([before.tolist().index(x) for x in after[:n].tolist()])
-            if stride != "random":  # the same order as without the rotation, turned by a number of its own
-                plain = data.strided(batch, data.ROTATED[stride]).tokens[document, :n]
-                assert any(torch.equal(plain.roll(-k), after[:n]) for k in range(n))
-    assert orders["random"][0] == orders["random"][1] != [*range(64)]
-    assert all(orders[s][0] != orders[s][1] for s in ("rotated", "random-rotated"))
-
-
-def test_a_bag_of_symbols_cannot_see_the_dial():
-    torch.manual_seed(0)
-    logits, task = [], data.load("text", "nowhere", smoke=True)
-    bag = models.SequenceModel("conv", 1, 8, task.vocab, task.classes, d_hidden=8, kernel=1).double().eval()
-    for stride in (1, 16, "random", "random-rotated"):
-        batch = next(data.load("text", "nowhere", smoke=True, stride=stride).evaluation_batches("test"))
-        logits.append(bag.classify(bag(batch.tokens, batch.mask), batch.mask))
-    assert all(torch.allclose(logits[0], other, atol=1e-12) for other in logits[1:])
-
 
 # ------------------------------------------------------------------------------------------ the meter
 

@@ -208,15 +208,6 @@ def test_shares_cover_a_batch_once(ranks):
         torch.testing.assert_close(times, torch.ones(n))
 
 
-def test_ranks_share_an_evaluation():
-    task = data.load("text", "unused", smoke=True)
-    whole = list(task.evaluation_batches("test", positions=3000))
-    shares = [list(task.evaluation_batches("test", positions=3000, rank=r, ranks=3)) for r in range(3)]
-    assert sum(len(share) for share in shares) == len(whole) > 3 and len(shares[0]) > 1
-    assert sum(len(batch.label) for batch in whole) == len(task.test.label)
-    assert all(torch.equal(batch.tokens, shares[i % 3][i // 3].tokens) for i, batch in enumerate(whole))
-
-
 def image_task(n):
     rgb = torch.randint(256, (n, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     return replace(data.load("image", "unused", limit=n, smoke=True), rgb=rgb.numpy())

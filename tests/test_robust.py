@@ -137,6 +137,16 @@ MISSING = "mps" if torch.cuda.is_available() else "cuda"  # a device that this m
         ("kernels --task text --smoke --checkpoint nowhere/best.pt", "--figure"),
         ("listops --figure 3 --smoke --checkpoint nowhere/best.pt", "no such file"),
         ("spt --task pathx --mini", "pathx"),
+        ("spt --task scifar", "no such cell"),
+        ("spt --task image --size 1M", "--size goes with"),
+        ("spt --task text --figure 2 --share 1.0", "below 1"),
+        ("spt --task text --fraction 0", "above 0"),
+        ("spt --task text --share 0.5 --epochs-pretrain 3", "--epochs-pretrain"),
+        ("spt --task image --figure 5 --epochs 1 --smoke", "at least 2"),
+        ("spt --task image --set-last-tenth", "--set-last-tenth"),
+        ("spt --task image --figure 6", "--figure"),
+        ("spt --task scifar --model s4 --objective multitask --stride 4", "--stride"),
+        ("spt --task text --stride backwards", "--stride"),
     ],
 )
 def test_mistakes_get_one_sentence_and_exit_code_2(words, said, tmp_path, monkeypatch, capsys):

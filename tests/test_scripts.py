@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 # ------------------------------------------------------------------------------------------ the numbers
 
 # A digest of each table, as it was compared number by number with the papers and the configurations that they
-# cite: a typo anywhere shows. Change one only together with the comparison. test_spt.py has those of exp_spt.
+# cite: a typo anywhere shows. Change one only together with the comparison. MINI and RATES are the records'.
 DIGESTS = """
 locality.TABLE1 2a45572c  locality.TABLE7 009fcf21  positional.TABLE4 10291eff
 multitask.TABLE2 5f09bdf7  multitask.TABLE5 8af2e419  multitask.TABLE_MEGA 98889388
@@ -40,6 +40,12 @@ kernels.TABLE3 31187f2b  kernels.TABLE6 d338b4b6  kernels.TABLE_S4 7b685e3b  ker
 kernels.TABLE_S5 b84e7a52  kernels.TABLE_LRU cd488268  kernels.TABLE_DLR 3134adf4
 kernels.TABLE_SGCONV f49d67e7  kernels.TABLE_FREE 0eac506e  kernels.TABLE_DECAY 3ba83854
 kernels.TABLE_MAMBA2 55c659d5
+spt.TRANSFORMER 7594c345  spt.ROTARY 3a8a6241  spt.S4 22698520  spt.DLR c2177981  spt.TUNED bacda974
+spt.TUNED_PRETRAIN 9783f022  spt.GRID b9279260  spt.RATIO fc0ea8b5  spt.FRACTIONS 8c362575
+spt.DATA_SCALE eeeae35b  spt.TIED b4cc33d9  spt.SHARES 39da2c32  spt.SIZED 4a1caf6f
+spt.SIZE_ROWS 70e0c498  spt.SIZES d8a4c001  spt.MINI 2e0d8ec9  spt.MINI_MODELS fafc34f6
+spt.MINI_EPOCHS 649c75a5  spt.MINI_SHARE d2cbad71  spt.RATES 5d97e844  spt.RATES_PRETRAIN af572d97
+spt.PAPER 46daee81  spt.MEANS 236a031d
 """
 
 
