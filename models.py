@@ -644,7 +644,7 @@ class S4Block(KernelBlock):
     max_length  the kernel is always evaluated at this length and cut
     n_ssm       independent copies of (Lambda, P, B); feature h uses copy h mod n_ssm. None: one per feature
     dt_min/max  dt_h starts log-uniform in between
-    ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None: that of the run. only C and D decay
+    ssm_lr      learning rate of Lambda, P, B; dt_lr: of dt; None: that of the run. Only C and D decay
     C is stored as C (I - Abar^max_length), a row for each direction. Source: Gu et al. 2021; s4, version 3.
     """
 
