@@ -69,6 +69,7 @@ def test_a_batch_holds_the_documents_and_nothing_else():
     assert torch.equal(batch.label, task.train.label[index]) and (batch.docs, batch.examples) == (2, 3)
     mean = np.diff(task.train.offsets).clip(max=200).sum() / len(task.train.label)
     assert float(batch.positions) == pytest.approx(3 * mean)
+    assert float(smoke("scifar").gather("train", index).positions) == 3 * 1024  # of three colours each
     assert batch.tokens.shape[1] == 200  # rounded up to a multiple of 64, but never beyond the task's length
     full = smoke("pathfinder").gather("train", index)
     for part in (full, *full.parts(2), full.share(1, 2)):  # by which models.surely_full knows it
