@@ -207,7 +207,7 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
     ("B", "SPT is especially beneficial with limited data", "in a summary of B; the paper: Figure 3"): [
         ("scarce", "Image, S4: SPT gains more with 1 % of the images than with all", 1, None,
          "2026-11-22 18:32", gain("image", "S4", "masked SPT", ", 1%") + minus(gain("image", "S4")),
-         "mostly what SPT costs with all images, where it takes half of the steps; with 1 % it gives little"),
+         "mostly what SPT costs with all images; with 1 % it gives little. Half of the steps are SPT's"),
     ],
     ("ours", "small kernels need near neighbours, long free kernels do not", "docs/dial.md"): [
         ("reach-16", "Text, 16 apart: K = 31 over K = 5", 2, None, "2026-11-22 21:22",
@@ -300,35 +300,31 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
 SOURCES = {source: [Claim(*row) for row in rows] for source, rows in SOURCES.items()}
 
 # README's findings: a claim, and what was measured. Of a claim's name, {name} is its points with their error,
-# {-name} the same with the other sign, {name@} the paper's points, ~ before those of rows that are inferred.
-# A row has one verdict.
+# {name@} the paper's points, ~ before those of rows that are inferred. A row has one verdict.
 FRONT = (
-    ("A: kernels of size 5 suffice for Text",
-     "K = 5 is {-text-plain} ahead of K = 31 without denoising"),
-    ("", "{text-30} behind with it (30 epochs)"),
+    ("A: kernels of size 5 suffice for Text", "K = 31 over K = 5: {text-plain} without denoising"),
+    ("", "{text-30} with it, 30 epochs"),
     ("A: larger kernels help on Image and ListOps",
-     "K = 31 is ahead by {image-31} on Image (A: {image-31@}), {listops-31} on ListOps (A: {listops-31@})"),
-    ("A: rotary positions beat learned ones", "ListOps: {listops-learned} ahead (A: ~{listops-learned@})"),
-    ("", "Image: {-image-learned} behind (A: ~{image-learned@} ahead)"),
+     "K = 31 over K = 5: Image {image-31} (A: {image-31@}), ListOps {listops-31} (A: {listops-31@})"),
+    ("A: rotary positions beat learned ones", "ListOps {listops-learned} (A: ~{listops-learned@})"),
+    ("", "Image {image-learned} (A: ~{image-learned@}); both underfit"),
     ("A: shuffling arguments helps Transformers",
-     "ListOps: {shuffling-12000} with 12,000 examples, seen 40 times (A: ~{shuffling-12000@})"),
-    ("", "{shuffling} with 48,000, seen 6 times: no overfitting yet"),
+     "ListOps {shuffling-12000}: 12,000 examples, seen 40 times (A: ~{shuffling-12000@})"),
+    ("", "{shuffling}: 48,000, seen 6 times"),
     ("A: denoising (of corrupted texts) helps Transformers, MEGA less",
-     "Text: {denoising} (A: ~{denoising@}), MEGA {gain-mega}: {mega} less"),
+     "Text: Transformer {denoising} (A: ~{denoising@}), MEGA {gain-mega}: difference {mega}"),
     ("A: free kernels (gMLP) do as well as S4 and S5",
-     "Image: {image-s4} ahead of S4 (A: {image-s4@}), {image-s5} of S5 (A: {image-s5@})"),
-    ("", "after three times the epochs {-image-12-s5} behind S5"),
-    ("A: both losses at once do as well as SPT",
-     "Text, equal steps: {-multitask-masked} behind 4 epochs of masked SPT"),
-    ("", "{-multitask-causal} behind 4 of causal SPT"),
-    ("B: SPT closes the Transformer's gap to S4",
-     "Text: 4 epochs of causal SPT close it by {gap-causal}"),
-    ("", "4 of masked SPT by {gap-rotary}"),
+     "Image, pixels as symbols: over S4 {image-s4} (A: {image-s4@}), over S5 {image-s5} (A: {image-s5@})"),
+    ("", "over S5 after three times the epochs {image-12-s5}"),
+    ("A: both losses at once do as well as SPT", "Text, equal steps: over masked SPT {multitask-masked}"),
+    ("", "over causal SPT {multitask-causal}"),
+    ("B: SPT closes the Transformer's gap to S4", "Text, by 4 epochs: causal SPT {gap-causal}"),
+    ("", "masked SPT {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
-     "Image: a random start is {left-s4} (S4), {left-dlr} (DLR) behind after 2 epochs; S4 {left-s4-8} after "
-     "6"),
+     "Image, structured over random start: S4 {left-s4}, DLR {left-dlr} after 2 epochs; S4 {left-s4-8} "
+     "after 6"),
     ("B: SPT helps most where data is scarce",
-     "Image, S4: gives {gain-1} with 1 %, costs {-gain-all} with all images: {scarce} apart"),
+     "Image, S4: {gain-1} with 1 % of the images, {gain-all} with all: difference {scarce}"),
     ("our guess: SPT hardly helps S4 with neighbours 16 apart", "Text: it gives {prior-decay}"),
 )
 # fmt: on
@@ -648,7 +644,7 @@ def page(judged, pairs):
     return "\n".join(parts)
 
 
-FIELD = re.compile(r"{(-?)([^}@]+)(@?)}")  # of FRONT
+FIELD = re.compile(r"{([^}@]+)(@?)}")  # of FRONT
 
 
 def in_paper(claim):
@@ -665,21 +661,21 @@ def front(judged):
     of = {result.claim.name: result for result in judged}
 
     def said(field):
-        sign, name, paper = field.groups()
+        name, paper = field.groups()
         result = of[name]
         if paper:
-            return f"{in_paper(result.claim):.1f}"
+            return f"{in_paper(result.claim):+.1f}"
         few = f" ({seeds_of(result)} seeds)" if min(result.seeds) < SEEDS else ""
-        return f"{-result.points if sign else result.points:.1f} ± {result.error:.1f}{few}{late(result)}"
+        return f"{result.points:+.1f} ± {result.error:.1f}{few}{late(result)}"
 
     rows = []
     for claim, words in FRONT:
-        names = {name for _, name, _ in FIELD.findall(words)}
+        names = {name for name, _ in FIELD.findall(words)}
         verdicts = {reading(of[name]) for name in names} - {"no bound"} or {"no verdict"}
         if len(verdicts) > 1:
             raise ValueError(f"FRONT: {names} have different verdicts; give each a row of its own")
         rows.append([claim, FIELD.sub(said, words), *verdicts])
-    return markdown(["claim", "here: points of test accuracy ± standard error", "our verdict"], rows)
+    return markdown(["claim", "here: difference in points of accuracy ± standard error", "verdict"], rows)
 
 
 # ------------------------------------------------------------------------------------------ as a picture
