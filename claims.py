@@ -311,6 +311,7 @@ FRONT = (
     ("A: shuffling arguments helps Transformers",
      "ListOps {shuffling-12000}: 12,000 examples, seen 40 times (A: ~{shuffling-12000@})"),
     ("", "{shuffling}: 48,000, seen 6 times"),
+    ("", "{shuffling-40}: seen 40 times"),
     ("A: denoising (of corrupted texts) helps Transformers, MEGA less",
      "Text: Transformer {denoising} (A: ~{denoising@}), MEGA {gain-mega}: difference {mega}"),
     ("A: free kernels (gMLP) do as well as S4 and S5",

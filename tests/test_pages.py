@@ -88,6 +88,7 @@ SHOWN = {
         "3,000, 6,000 steps": shuffled("; 3,000 examples, 6,000 steps"),
         "12,000, 15,000 steps (40 epochs)": shuffled("; 12,000 examples, 40 epochs"),
         "48,000, 9,000 steps (6 epochs)": shuffled(""),
+        "48,000, 60,000 steps (40 epochs)": shuffled("; 40 epochs"),
         "192,000, 6,000 steps, none seen twice": shuffled("; 192,000 examples, 6,000 steps"),
         "gMLP (free kernels)": at("kernels", "image", *("gMLP" + t for t in LATER))
         + at("kernels", "text", "gMLP"),
@@ -189,7 +190,7 @@ OTHERS = {
         "1.1 ± 1.0": kernels("text", "decay-fixed", "decay-none"),
         "1.1 ± 1.4": kernels("text", "decay-selective", "decay-fixed"),
         "5.5 ± 0.6": kernels("image", "Mamba-2's block", "decay-selective"),
-        "2.5 ± 1.0": kernels("listops", "Mamba-2's block", "decay-selective"),
+        "2.5 ± 0.9": kernels("listops", "Mamba-2's block", "decay-selective"),
         "10.4 ± 1.2": kernels("text", "Mamba-2's block", "decay-selective"),
     },
     "self-pretraining": {
