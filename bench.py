@@ -62,7 +62,7 @@ def recipe(model, name):
 def stand_in(name, recipe, examples=0):
     """The smoke stand-in of a task, with the techniques of a recipe; with `examples`, that many random ones
     whose lengths are those of the real task."""
-    whole = data.length(name) if name in data.HAS["--max-length"] else None  # stand-ins of texts are short
+    whole = data.length(name) if name in data.TEXTS else None  # stand-ins of texts are short
     flags = argparse.Namespace(data_dir=Path(), limit=None, max_length=whole, smoke=True, mini=False)
     task, draw = data.load_for(flags, name, recipe, seed=0), np.random.default_rng(0)
     if not examples:
@@ -121,8 +121,7 @@ def measure_step(model, name, args):
 
     seconds([longest])  # memory is allocated, the optimiser has its state
     if args.compile:
-        network.one_length = task.one_length
-        network.compile()
+        common.compile_for(task, network)
     common.reset_peak(device)
     common.keep_pages(device)
     if args.compile or not on_cpu:  # every shape once more, as it will be timed

@@ -652,9 +652,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     reset_peak(device)
     keep_pages(device)
     if args.compile:
-        torch.compiler.reset()  # all cells share one forward(), whose 8 graphs earlier cells would use up
-        model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
-        model.compile()
+        compile_for(task, model)
     optimizer = make_optimizer(model, hp)
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
@@ -930,6 +928,13 @@ def require_compiler(mode, device):
     one of those of a symbol that occurs several times."""
     if mode and device.type == "cpu" and torch.__version__ < (2, 11):
         raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
+
+
+def compile_for(task, model):
+    """Compile a model in place. All models share one forward(), whose 8 graphs earlier ones would use up."""
+    torch.compiler.reset()
+    model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
+    model.compile()
 
 
 @contextlib.contextmanager
