@@ -59,13 +59,13 @@ EXPECTED = {  # examples of the official files; official data with others are re
     "retrieval": dict(zip(SPLITS, AAN_LINES.values())),
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
-HAS = {  # paper A's techniques (Section 3), as recipes name them, and a flag: the tasks that can follow
+TEXTS = ("text", "retrieval")  # what can be cut: a cut expression has no value, a cut image no meaning
+HAS = {  # paper A's techniques (Section 3), as recipes name them: the tasks that can follow
     "augment paper": ("image",),
     "augment flip": ("image", *PATHFINDER_SIZE),
     "three sets": ("pathfinder",),
     "shuffle": ("listops",),
-    "denoise": ("text", "retrieval"),
-    "--max-length": ("text", "retrieval"),  # a cut expression has no value, a cut image no meaning
+    "denoise": TEXTS,
 }
 
 
@@ -848,11 +848,11 @@ def dressed(task, limit=None, max_length=None, technique=None, seed=0, stride=1)
 
 def refuse(name, technique=None, max_length=None):
     """Raise DataError for arguments of load that a task cannot follow."""
-    for what in filter(None, (technique, max_length and "--max-length")):
-        if what not in HAS:
-            raise DataError(f"technique {what!r}: give None or one of {', '.join(HAS)}")
-        if name not in HAS[what]:
-            others = ", ".join(TITLES[other] for other in HAS[what])
+    if technique not in (None, *HAS):
+        raise DataError(f"technique {technique!r}: give None or one of {', '.join(HAS)}")
+    for what, able in ((technique, HAS.get(technique)), ("--max-length", max_length and TEXTS)):
+        if able and name not in able:
+            others = ", ".join(TITLES[other] for other in able)
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
     if max_length and max_length > length(name):  # the model would grow and the data would not
         raise DataError(f"--max-length: {TITLES[name]} has at most {length(name)} bytes, give no more")
