@@ -512,10 +512,14 @@ def same_sign(pairs):
     return f"{sum(pair.mini > 0 for pair in pairs)} of {len(pairs)}"
 
 
+def far_and_near(pairs):
+    """The pairs whose gap in the paper exceeds 10 points, and the others."""
+    return [[pair for pair in pairs if (pair.paper > 10) == far] for far in (True, False)]
+
+
 def trusted(pairs):
     """The sentence about decided pairs, which README has, too."""
-    decided = [pair for pair in pairs if pair.decided]
-    far, near = (same_sign([p for p in decided if (p.paper > 10) == above]) for above in (True, False))
+    far, near = map(same_sign, far_and_near([pair for pair in pairs if pair.decided]))
     return (
         "Of the papers' gaps above 10 points that are decided here, "
         f"{far} have the same sign; of those from 2 to 10, {near}."
@@ -524,8 +528,7 @@ def trusted(pairs):
 
 def worth(pairs):
     """ "What is a mini verdict worth?" as a sentence and a table."""
-    parts = {"paper's gap over 10": [pair for pair in pairs if pair.paper > 10]}
-    parts |= {"paper's gap 2 to 10": [pair for pair in pairs if pair.paper <= 10], "all": pairs}
+    parts = dict(zip(("paper's gap over 10", "paper's gap 2 to 10"), far_and_near(pairs))) | {"all": pairs}
     parts |= grouped(pairs, lambda pair: f"exp_{pair.exp}, {pair.task}")
     lines = [
         [words, same_sign(some), same_sign([pair for pair in some if pair.decided])]
@@ -582,8 +585,7 @@ HEADER = ["claim", "verdict", "measured (seeds)", "interval", "our bound", "boun
 
 def late(judged):
     """A mark for bounds that were entered when every cell had its numbers, "" for others."""
-    known, runs = judged.known or (0, 0)
-    return " (bound set after runs)" if judged.claim.bound and known == runs > 0 else ""
+    return " (bound set after runs)" if len({*judged.known}) == 1 else ""
 
 
 def line_of(judged):

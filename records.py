@@ -675,11 +675,13 @@ BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart
 
 def pyplot():
     """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
-    import matplotlib
+    try:
+        import matplotlib
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot
-
+        matplotlib.use("Agg")
+        import matplotlib.pyplot
+    except ImportError:
+        raise UserError("figures need matplotlib: pip install matplotlib") from None
     return matplotlib.pyplot
 
 
@@ -713,21 +715,22 @@ def plot_curves(folders, title, path):
         run = folder.name.removesuffix(".jsonl")
         name, record = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run), known.get(run)
         recipe = record and json.dumps(record["hp"], sort_keys=True)
-        line = name, recipe, tuple(line["step"] for line in lines)
-        labels[line] = record and place(record)[1]
+        curve = name, recipe, tuple(line["step"] for line in lines)
+        labels[curve] = record and place(record)[1]
         both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
-        curves.setdefault(line, []).append(both)
+        curves.setdefault(curve, []).append(both)
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
     shared = set.intersection(*(set(name.split("-")) for name, *_ in curves))  # it goes into the title
     if None in labels.values() or len({*labels.values()}) < len(labels):  # then the folders' names must do
-        for line in curves:
-            words = [word for word in line[0].split("-") if word not in shared]
-            labels[line] = "-".join(words) or line[0]
-    for i, ((name, recipe, steps), runs) in enumerate(curves.items()):
+        for curve in curves:
+            words = [word for word in curve[0].split("-") if word not in shared]
+            labels[curve] = "-".join(words) or curve[0]
+    for i, (curve, runs) in enumerate(curves.items()):
+        name, _, steps = curve
         (val, train), n = numpy.mean(runs, 0), len(runs)
         error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
         color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
-        label = labels[name, recipe, steps] + (f" ({n} seeds)" if n > 1 else "")
+        label = labels[curve] + (f" ({n} seeds)" if n > 1 else "")
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
         axis.plot(steps, train, color=color, linewidth=0.7)
     axis.set(xlabel="step", ylabel="accuracy (%)")
