@@ -78,7 +78,6 @@ def command(log, script, argv, checkpoint_seconds=300):
     for number in (1, 2):
         os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    torch.set_num_threads(1)
     common.CHECKPOINT_SECONDS = checkpoint_seconds
     importlib.import_module(script).main([str(word) for word in argv])
 

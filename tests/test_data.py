@@ -603,6 +603,19 @@ def test_a_recipe_says_how_a_task_is_loaded(monkeypatch):
     assert data.load_for(flags(limit=5), "text", recipe, 7) == (("text", Path("unused")), given)
 
 
+def test_sizes_that_no_check_of_the_files_would_catch():
+    """Typed again. Other sizes and counts are refused where data are read."""
+    assert data.MINI_COUNTS == {"train": 48_000, "val": 2_000, "test": 10_000}
+    assert data.listops.LISTOPS_LENGTHS == (501, 1999) and data.listops.MINI_LISTOPS_LENGTHS == (20, 96)
+    longest = {  # as the papers have it, in the mini tier
+        "listops": (2000, 96), "text": (4096, 256), "retrieval": (4096, 256), "image": (1024, 256),
+        "scifar": (3072, 768), "pathfinder": (1024, 256), "pathx": (16_384,), "pathx256": (65_536,),
+    }  # fmt: skip
+    assert data.SHAPES.keys() == data.TITLES.keys() == longest.keys()
+    for name, sizes in longest.items():
+        assert tuple(data.length(name, mini) for mini in (False, True)[: len(sizes)]) == sizes
+
+
 main = functools.partial(exit_code, data.main)
 
 

@@ -83,7 +83,6 @@ CELL = [*TINY, "--limit", "48"]  # 4 epochs of 3 steps
 
 
 def one_of_two(rank, port, folder):
-    torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)

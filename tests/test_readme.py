@@ -85,6 +85,7 @@ def test_a_block_of_the_page_runs_in_a_copy(tmp_path):
     _, record = run(code, tmp_path, "--task", "listops", "--smoke")
     assert (record["row"], record["model"], record["cell"]) == ("mine", "mine", {})
     assert record["data"]["from"] == "generated"  # a smoke run of ListOps needs nothing but the repository
+    assert {path.name for path in tmp_path.iterdir()} == {"exp_mine.py", "runs"}  # and leaves nothing else
 
 
 def test_a_trained_model_is_used_as_the_readme_says(tmp_path, monkeypatch, capsys):
@@ -164,6 +165,14 @@ def test_the_slurm_lines_keep_the_exit_code(code, requeued, tmp_path):
 def test_records_of_this_repository_are_real_runs_of_committed_code():
     read = records.read_records(sorted((ROOT / "results").glob("*.jsonl")))
     assert read and not any(r["smoke"] or r["dirty"] for r in read)
+
+
+def test_readme_has_no_number_of_its_own():
+    """What README says was measured, "a ± b", stands on a page of docs/, too."""
+    shown, known = (
+        {*re.findall(r"\d+\.\d+ ± \d+\.\d+", text)} for text in (README, "\n".join(PAGES.values()))
+    )
+    assert shown <= known
 
 
 def test_readme_shows_the_findings_of_today():
