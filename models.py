@@ -1288,6 +1288,9 @@ BLOCKS = {
     "decay-selective": functools.partial(DecayBlock, decay="selective"), "mamba2": Mamba2Block,
 }  # fmt: skip
 
+# Functions that compute sizes from the length, as they are defined here: SequenceModel.compile replaces them.
+SIZED_BY_LENGTH = {f.__name__: f for f in (long_conv, power_sum, dlr_kernel, decayed_attention)}
+
 # How the vectors (B, 2, D) of two documents become one: paper A, paper B.
 PAIRS = {"[x;y]": lambda x, y: [x, y], "[u,v,u-v,u*v]": lambda x, y: [x, y, x - y, x * y]}
 
@@ -1387,8 +1390,8 @@ class SequenceModel(nn.Module):
     def compile(self, **options):
         """As nn.Module.compile. Unless all sequences have one length, functions that compute sizes from it
         stay out of the graphs: the compiler fails on them once it takes the length as a symbol."""
-        for name in () if self.one_length else ("long_conv", "power_sum", "dlr_kernel", "decayed_attention"):
-            globals()[name] = torch.compiler.disable(globals()[name])  # a decorator would import the compiler
+        for name, function in SIZED_BY_LENGTH.items():  # a decorator would import the compiler
+            globals()[name] = function if self.one_length else torch.compiler.disable(function)
         super().compile(**options)
 
     def classify(self, features, mask, docs=1):
