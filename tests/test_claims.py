@@ -70,11 +70,11 @@ def test_a_training_that_two_scripts_list_is_pooled_once():
     assert claims.pooled(claims.by_task(cells)["text"])[1] == 1
 
 
-def test_a_training_that_was_repeated_under_another_name_counts_once(tmp_path):
-    lines = [*cell("a", 0.50, 0.52), record("a", 0.52, seed=1)]
+def test_a_repeated_training_counts_once_and_a_seed_that_was_not_declared_does_not(tmp_path):
+    lines = [*cell("a", 0.50, 0.52, 0.54, 0.90)[::-1], record("a", 0.52, seed=1)]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r | {"smoke": False}) + "\n" for r in lines))
     cells, _ = claims.read(tmp_path)
-    assert [r["seed"] for r in cells["locality", "text", "a"]] == [0, 1]
+    assert [r["seed"] for r in cells["locality", "text", "a"]] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
