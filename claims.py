@@ -64,9 +64,9 @@ def minus(cells):
     return tuple((-sign, *cell) for sign, *cell in cells)
 
 
-def gain(task, model, pretraining="masked SPT", terms=""):
+def gain(task, model, pretraining="masked SPT", terms="", scratch="from scratch"):
     """The cells of "what does self-pretraining give this model?"."""
-    return spt(task, f"{model}, {pretraining}{terms}", f"{model}, from scratch{terms}")
+    return spt(task, f"{model}, {pretraining}{terms}", f"{model}, {scratch}{terms}")
 
 
 def shuffling(terms):
@@ -185,7 +185,11 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
          USUAL + minus(gain("text", "S4", "causal SPT")),
          "of the Transformer's cell one seed was known at this rate, and three at a lower one. Our pairing: "
          "B has causal SPT for the sinusoidal Transformer alone. After causal SPT a model reads in one "
-         "direction, from scratch in both; no run tells the two apart"),
+         "direction, from scratch in both: see the next row"),
+        ("gap-one-way", "Text, rotary: causal SPT narrows S4's lead, one direction from scratch, too", 2,
+         None, "2026-11-26 11:50",
+         gain("text", ROTARY, "causal SPT", scratch="from scratch, one-way")
+         + minus(gain("text", "S4", "causal SPT", scratch="from scratch, one-way"))),
         ("gap-image", "Image: masked SPT narrows S4's lead", 2, None, "2026-11-22 18:32",
          gain("image", "Transformer") + minus(gain("image", "S4"))),
     ],

@@ -185,6 +185,7 @@ RATES = {("image", f"{model}, {arm}{start}"): 3e-3 for model in ("S4", "DLR")
          for arm in ("from scratch", "masked SPT") for start in ("", ", random start")}
 RATES |= {("text", f"S4, {arm}"): 3e-3 for arm in ("from scratch", "masked SPT", "causal SPT")}
 RATES |= {("text", f"rotary Transformer, {arm}"): 3e-3 for arm in ("from scratch", "multitask")}
+RATES |= {("text", f"{model}, from scratch, one-way"): 3e-3 for model in ("S4", "rotary Transformer")}
 RATES["text", "Transformer, masked SPT"] = 3e-4
 # Its rates of the pretraining where they are others, chosen by what that restores (same place). DLR has
 # that of S4, with which its structured start restores no more (random: not run).
@@ -233,12 +234,14 @@ and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
 """
 # fmt: on
 
-OBJECTIVES = ("none", "masked", "causal", "multitask")
-ALONE = ("none", "multitask")  # one training instead of two
+OBJECTIVES = ("none", "masked", "causal", "multitask", "none-causal")
+ALONE = ("none", "multitask", "none-causal")  # one training instead of two
+ONE_WAY = ("causal", "none-causal")  # the model reads in one direction, in both halves
 INITS, POOLINGS = ("structured", "random"), ("mean", "max", "last")
 ORDERS = ("random", *data.ROTATED)  # of the positions, beside whole numbers
 NAMES = dict(transformer="Transformer", rotary="rotary Transformer", s4="S4", dlr="DLR", none="from scratch")
 NAMES |= dict(masked="masked SPT", causal="causal SPT", multitask="multitask")
+NAMES["none-causal"] = "from scratch, one-way"
 MEAN_STD = dict.fromkeys(data.PATHFINDER_SIZE, ((0.5, 0.5),))  # of each channel, pixels in [0, 1]
 MEAN_STD["image"] = ((122.6 / 255, 61 / 255),)
 MEAN_STD["scifar"] = (0.4914, 0.247), (0.4822, 0.243), (0.4465, 0.261)
@@ -501,7 +504,7 @@ def build(task, cell, hp, pretraining):
     rows = rows | dict(
         block=cell.model, vocab=max(task.vocab, mask_id(task) + 1), classes=task.classes, docs=task.docs,
         max_length=task.max_length // task.channels, denoise_outputs=task.vocab, pair="[u,v,u-v,u*v]",
-        denoise=pretraining or cell.objective == "multitask", causal=cell.objective == "causal",
+        denoise=pretraining or cell.objective == "multitask", causal=cell.objective in ONE_WAY,
         # The Transformers and DLR always use LayerNorm.
         final_norm=rows.get("norm", "layer") if rows.get("prenorm", True) else None,
     )  # fmt: skip
@@ -520,7 +523,7 @@ def build(task, cell, hp, pretraining):
 
 def rates(tuned, name, cell):
     """The row of TUNED or TUNED_PRETRAIN for a cell: its own, else the nearest that is there."""
-    own = "none" if cell.objective == "multitask" else cell.objective  # which trains from the start
+    own = "none" if cell.objective in ALONE else cell.objective
     entries = [f"{cell.model} {own}", f"{cell.model} masked"]
     if cell.init == "random":
         entries = [f"{entry} random" for entry in entries] + entries
@@ -555,7 +558,7 @@ def paper_trainings(name, cell):
 def tables(name, cell, mini):
     """The two recipes of a cell as the tables have them: (of the pretraining, of the other)."""
     model = common.column(MODELS[cell.model], TASKS, name)["model"]
-    if cell.objective == "causal" and name == "listops":
+    if cell.objective in ONE_WAY and name == "listops":
         model["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
         model["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
@@ -741,7 +744,8 @@ def print_restored(found):
 def plot_small(found, path):
     """Mini tier, from {(task, row): records}: a line a model, with its accuracy from scratch (grey) and with
     each objective. A point is as wide in all panels."""
-    colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN)))
+    colours = (records.GREY, records.BLUE, records.ORANGE, records.GREEN, "0.2")
+    colours = dict(zip(OBJECTIVES, colours))
     tasks = records.grouped(found.values(), lambda cell: cell[0]["task"])
     means = [[100 * records.mean_and_error(cell)[0] for cell in cells] for cells in tasks.values()]
     limits = [(min(x) - 3, max(x) + 3) for x in means]
@@ -865,7 +869,7 @@ CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"],
 
 def plain(args, name, cell):
     """The cell as if flags that change nothing on this task had not been given."""
-    if cell.share == 0 and cell.objective != "multitask":  # no epochs for a first half
+    if cell.share == 0 and cell.objective not in ALONE:  # no epochs for a first half
         cell = cell._replace(objective="none")
     if cell.share is not None and cell.objective in ALONE:  # all of a total is its own; TIED has another
         cell = cell._replace(share=None if args.mini or args.epochs or args.steps else 0.0)
@@ -873,7 +877,7 @@ def plain(args, name, cell):
         cell = cell._replace(share=None)
     if args.mini and cell.fraction == 1:
         cell = cell._replace(fraction=None)
-    if name != "image" or cell.objective == "none":
+    if name != "image" or cell.objective in ("none", "none-causal"):
         cell = cell._replace(image_loss="l1")
     return cell
 
@@ -921,7 +925,8 @@ def make_parser():
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
         help=f"{', '.join(MODELS)} or all (default transformer)")
     add("--objective", choices=[*OBJECTIVES, "all"], metavar="OBJECTIVE",
-        help=f"{', '.join(OBJECTIVES)} or all (default none, which is from scratch, and masked)")
+        help=f"{', '.join(OBJECTIVES)} or all (default none, which is from scratch, and masked); "
+        "none-causal: from scratch, reading in one direction, as after causal")
     add("--init", choices=[*INITS, "all"], help="random: all parameters N(0, 0.1^2) (default structured)")
     add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
     add("--share", type=share, metavar="S",

@@ -190,7 +190,7 @@ OTHERS = {
         "1.1 ± 1.0": kernels("text", "decay-fixed", "decay-none"),
         "1.1 ± 1.4": kernels("text", "decay-selective", "decay-fixed"),
         "5.5 ± 0.6": kernels("image", "Mamba-2's block", "decay-selective"),
-        "2.5 ± 0.9": kernels("listops", "Mamba-2's block", "decay-selective"),
+        "2.5 ± 1.0": kernels("listops", "Mamba-2's block", "decay-selective"),
         "10.4 ± 1.2": kernels("text", "Mamba-2's block", "decay-selective"),
     },
     "self-pretraining": {

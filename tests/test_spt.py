@@ -211,6 +211,18 @@ def test_what_does_not_arrive_is_named():
             exp_spt.transfer(after, weights | strange)
 
 
+@pytest.mark.parametrize("model", ("rotary", "s4", "dlr"))
+@pytest.mark.parametrize("objective", exp_spt.OBJECTIVES)
+def test_a_causal_model_sees_nothing_of_what_follows_in_either_half(objective, model):
+    task, cell = tiny("text"), Cell(model, objective)
+    tokens, mask = torch.randint(1, 90, (1, 24), generator=generator()), torch.ones(1, 24, dtype=torch.bool)
+    other = torch.cat([tokens[:, :-1], tokens[:, -1:] + 1], 1)
+    for hp, first in halves("text", cell):
+        network = exp_spt.build(task, cell, hp, first).eval()
+        moved = (network(tokens, mask) - network(other, mask))[:, :-1].abs().max() > 1e-4
+        assert moved == (objective not in ("causal", "none-causal"))
+
+
 def test_random_initialisation_reaches_every_parameter():
     task, cell = tiny("image"), Cell("s4", "none", init="random")
     _, hp = arm("image", cell)
@@ -519,7 +531,8 @@ def test_flags_choose_cells():
 
     assert cells_of("image", "") == [Cell("transformer", o) for o in ("none", "masked")]
     shares = [(c.objective, c.share) for c in cells_of("image", "--objective all --share 0 0.5")]
-    assert shares == [("none", 0.0), ("masked", 0.5), ("causal", 0.5), ("multitask", 0.0)]
+    halves_of = dict(masked=0.5, causal=0.5)
+    assert shares == [(objective, halves_of.get(objective, 0.0)) for objective in exp_spt.OBJECTIVES]
     assert [c.share for c in cells_of("text", "--share 0 0.4 --epochs 9")] == [None, 0.4]  # all of a total
     assert len(cells_of("text", "--figure 3")) == 12 and len(cells_of("pathx", "--figure 2")) == 8
     figure5 = [(c.share, c.image_loss) for c in cells_of("image", "--figure 5 --model s4")]
