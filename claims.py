@@ -337,10 +337,10 @@ FRONT = (
     ("B: SPT narrows the Transformer's gap to S4", "Text, by 4 epochs: causal SPT {gap-causal}"),
     ("", "masked SPT {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
-     "Image, structured over random start: S4 {left-s4}, DLR {left-dlr} after 2 epochs; S4 {left-s4-8} "
-     "after 6"),
+          "Image, structured over random start: S4 {left-s4-20} after 18 epochs"),
+    ("", "S4 {left-s4}, DLR {left-dlr} after 2"),
     ("B: SPT helps most where data is scarce",
-     "Image, S4: {gain-1} with 1 % of the images, {gain-all} with all: difference {scarce}"),
+     "Image, S4: {gain-1} with 1 %, {gain-all} with all: difference {scarce}"),
     ("our guess: SPT hardly helps S4 with neighbours 16 apart", "Text: it gives {prior-decay}"),
 )
 # fmt: on

@@ -73,7 +73,7 @@ def positions(row, listops):
 
 LATER = ("", "; 12 epochs")
 START = ", random start"
-LONG = ", 75% SPT; 8 epochs"
+LONG, LONGEST = ", 75% SPT; 8 epochs", ", 90% SPT; 20 epochs"
 LABELS = at("spt", "text", ROTARY + ", masked SPT", ROTARY + ", multitask; 4 of 8 epochs")
 BOTH = at("spt", "text", ROTARY + ", multitask")
 # {page: {first column: the cells of the accuracies in this row, in their order}}
@@ -117,6 +117,7 @@ SHOWN = {
         "masked SPT, equal epochs of labels, half of the steps": LABELS,
         "S4, 4, 2": started("S4"),
         "S4, 8, 6": at("spt", "image", "S4, masked SPT" + LONG, "S4, masked SPT" + START + LONG),
+        "S4, 20, 18": at("spt", "image", "S4, masked SPT" + LONGEST, "S4, masked SPT" + START + LONGEST),
         "DLR, 4, 2": started("DLR"),
         "1 apart": treated(ROTARY, "text", objective="causal SPT") + treated("S4", "text"),
         "16 apart": moved(ROTARY, "causal SPT", 16) + moved("S4", "masked SPT", 16),
@@ -207,10 +208,10 @@ OTHERS = {
         "5.4 ± 0.9": ((1, *K5_PLAIN), (-1, *GMLP_PLAIN)),
         "9.3 ± 0.7": orders("text", f"gMLP{PLAIN}, s=16", f"K=5{PLAIN}, s=16"),
         "1.1 ± 0.7": dial("range", "image", "gMLP", 16),
-        "4.6 ± 0.7": dial("range", "image", "K=31", 16),
-        "5.5 ± 0.7": dial("range", "image", "S4", 16),
-        "7.4 ± 0.7": dial("range", "image", "Transformer", 16),
-        "5.3 ± 1.0": orders("image", f"gMLP{PLAIN}, s=random", f"gMLP{PLAIN}, s=random-rotated"),
+        "4.6 ± 0.8": dial("range", "image", "K=31", 16),
+        "5.5 ± 0.8": dial("range", "image", "S4", 16),
+        "7.4 ± 0.8": dial("range", "image", "Transformer", 16),
+        "5.7 ± 1.0": orders("image", f"gMLP{PLAIN}, s=random", f"gMLP{PLAIN}, s=random-rotated"),
         "3.1 ± 0.7": orders("image", f"K=5{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
         "4.5 ± 0.7": orders("image", f"K=31{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
         "4.9 ± 0.7": orders("image", f"S4{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
