@@ -334,7 +334,7 @@ FRONT = (
     ("", "over S5, 12 epochs {image-12-s5}"),
     ("A: both losses at once do as well as SPT", "Text, equal steps: over masked SPT {multitask-masked}"),
     ("ours: as well as causal SPT", "Text, equal steps: {multitask-causal}"),
-    ("B: SPT narrows the Transformer's gap to S4", "Text, by 4 epochs: causal SPT {gap-causal}"),
+    ("B: SPT narrows the Transformer's gap to S4", "Text, by 4 epochs: causal SPT {gap-one-way}"),
     ("", "masked SPT {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
           "Image, structured over random start: S4 {left-s4-20} after 18 epochs"),

@@ -11,7 +11,7 @@ import pytest
 
 import claims
 import records
-from claims import BAG, PLAIN, ROTARY, dial, gain, kernels, multitask, orders
+from claims import BAG, PLAIN, ROTARY, dial, gain, kernels, multitask, orders, spt
 
 ROOT = Path(__file__).parent.parent
 judged = functools.cache(lambda: claims.read(None))
@@ -38,6 +38,11 @@ def treated(model, task, terms="", objective="masked SPT"):
     """From scratch, and after self-pretraining."""
     share = ", 75% SPT" if terms else ""
     return at("spt", task, f"{model}, from scratch{terms}", f"{model}, {objective}{share}{terms}")
+
+
+def one_way(model):
+    """From scratch in one direction, and after causal self-pretraining."""
+    return at("spt", "text", f"{model}, from scratch, one-way", f"{model}, causal SPT")
 
 
 def moved(model, objective, s):
@@ -111,6 +116,7 @@ SHOWN = {
         "Text, rotary (B's Table 2, and A's), masked, 8, 4": treated(ROTARY, "text") + treated("S4", "text"),
         "Text, rotary, masked, 16, 12": against_s4(ROTARY, "text", "; 16 epochs"),
         "Text, rotary, causal, 8, 4": against_s4(ROTARY, "text", "", "causal SPT"),
+        "Text, rotary, causal, 8, 4, one-way": one_way(ROTARY) + one_way("S4"),
         "Image, sinusoidal, masked, 4, 2": against_s4("Transformer", "image"),
         "masked SPT, equal steps": at("spt", "text", ROTARY + ", masked SPT") + BOTH,
         "causal SPT, equal steps": at("spt", "text", ROTARY + ", causal SPT") + BOTH,
@@ -197,6 +203,8 @@ OTHERS = {
     "self-pretraining": {
         "13.5 ± 1.0": gain("text", ROTARY, "causal SPT"),
         "7.6 ± 0.8": gain("text", "S4", "causal SPT"),
+        "1.0 ± 1.0": spt("text", f"{ROTARY}, from scratch, one-way", f"{ROTARY}, from scratch"),
+        "1.1 ± 0.8": spt("text", "S4, from scratch, one-way", "S4, from scratch"),
         "10.4 ± 1.7": gain("text", ROTARY),
         "7.5 ± 0.8": gain("text", "S4"),
         "-1.6 ± 0.6": gain("image", "S4"),
@@ -211,7 +219,7 @@ OTHERS = {
         "4.6 ± 0.8": dial("range", "image", "K=31", 16),
         "5.5 ± 0.8": dial("range", "image", "S4", 16),
         "7.4 ± 0.8": dial("range", "image", "Transformer", 16),
-        "5.7 ± 1.0": orders("image", f"gMLP{PLAIN}, s=random", f"gMLP{PLAIN}, s=random-rotated"),
+        "5.5 ± 0.7": orders("image", f"gMLP{PLAIN}, s=random", f"gMLP{PLAIN}, s=random-rotated"),
         "3.1 ± 0.7": orders("image", f"K=5{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
         "4.5 ± 0.7": orders("image", f"K=31{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
         "4.9 ± 0.7": orders("image", f"S4{PLAIN}, s=random-rotated", f"{BAG}{PLAIN}, s=random"),
