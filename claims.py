@@ -337,7 +337,7 @@ FRONT = (
     ("B: SPT narrows the Transformer's gap to S4", "Text, by 4 epochs: causal SPT {gap-one-way}"),
     ("", "masked SPT {gap-rotary}"),
     ("B: after SPT the initialisation hardly matters",
-          "Image, structured over random start: S4 {left-s4-20} after 18 epochs"),
+          "Image, structured over random start: S4 {left-s4-20} after 18 epochs; from scratch not run"),
     ("", "S4 {left-s4}, DLR {left-dlr} after 2"),
     ("B: SPT helps most where data is scarce",
      "Image, S4: {gain-1} with 1 %, {gain-all} with all: difference {scarce}"),
