@@ -235,7 +235,8 @@ and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
 # fmt: on
 
 OBJECTIVES = ("none", "masked", "causal", "multitask", "none-causal")
-ALONE = ("none", "multitask", "none-causal")  # one training instead of two
+SCRATCH = ("none", "none-causal")
+ALONE = (*SCRATCH, "multitask")  # one training instead of two
 ONE_WAY = ("causal", "none-causal")  # the model reads in one direction, in both halves
 INITS, POOLINGS = ("structured", "random"), ("mean", "max", "last")
 ORDERS = ("random", *data.ROTATED)  # of the positions, beside whole numbers
@@ -744,8 +745,7 @@ def print_restored(found):
 def plot_small(found, path):
     """Mini tier, from {(task, row): records}: a line a model, with its accuracy from scratch (grey) and with
     each objective. A point is as wide in all panels."""
-    colours = (records.GREY, records.BLUE, records.ORANGE, records.GREEN, "0.2")
-    colours = dict(zip(OBJECTIVES, colours))
+    colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN, "0.2")))
     tasks = records.grouped(found.values(), lambda cell: cell[0]["task"])
     means = [[100 * records.mean_and_error(cell)[0] for cell in cells] for cells in tasks.values()]
     limits = [(min(x) - 3, max(x) + 3) for x in means]
@@ -877,7 +877,7 @@ def plain(args, name, cell):
         cell = cell._replace(share=None)
     if args.mini and cell.fraction == 1:
         cell = cell._replace(fraction=None)
-    if name != "image" or cell.objective in ("none", "none-causal"):
+    if name != "image" or cell.objective in SCRATCH:
         cell = cell._replace(image_loss="l1")
     return cell
 

@@ -823,7 +823,6 @@ def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):
     assert abs(losses[0] - losses[1]) < 1e-4
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
 def test_a_model_of_one_length_is_one_graph_also_after_one_of_several_lengths():
     tokens, mask = tokens_and_mask(24, 20)
     for one_length in (False, True):

@@ -531,8 +531,8 @@ def test_flags_choose_cells():
 
     assert cells_of("image", "") == [Cell("transformer", o) for o in ("none", "masked")]
     shares = [(c.objective, c.share) for c in cells_of("image", "--objective all --share 0 0.5")]
-    halves_of = dict(masked=0.5, causal=0.5)
-    assert shares == [(objective, halves_of.get(objective, 0.0)) for objective in exp_spt.OBJECTIVES]
+    alone = [("multitask", 0.0), ("none-causal", 0.0)]
+    assert shares == [("none", 0.0), ("masked", 0.5), ("causal", 0.5), *alone]
     assert [c.share for c in cells_of("text", "--share 0 0.4 --epochs 9")] == [None, 0.4]  # all of a total
     assert len(cells_of("text", "--figure 3")) == 12 and len(cells_of("pathx", "--figure 2")) == 8
     figure5 = [(c.share, c.image_loss) for c in cells_of("image", "--figure 5 --model s4")]
