@@ -46,6 +46,15 @@ def test_every_parameter_is_in_exactly_one_group_and_only_weights_decay():
     assert found == {(1e-3, 0.2): len(decay_of) - 1, (1e-4, 0.0): 1}
 
 
+@pytest.mark.parametrize("input", ["tokens", "pixels"])
+def test_the_rate_that_is_printed_is_the_run_s_not_that_of_states(input):
+    """DLR has most of its parameters in its states, which learn at 1e-4."""
+    sizes = dict(vocab=8, classes=2, max_length=8, d_model=16, d_state=512, depth=1)
+    model = models.SequenceModel("dlr", **sizes, input=input)
+    optimizer = common.make_optimizer(model, dict(lr=1e-3, weight_decay=0.2))
+    assert common.learning_rate(optimizer) == 1e-3
+
+
 def two_group_optimizer():
     a, b = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     return torch.optim.AdamW([{"params": [a], "lr": 1.0}, {"params": [b], "lr": 0.01}])
