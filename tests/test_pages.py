@@ -125,6 +125,7 @@ SHOWN = {
         "S4, 8, 6": at("spt", "image", "S4, masked SPT" + LONG, "S4, masked SPT" + START + LONG),
         "S4, 20, 18": at("spt", "image", "S4, masked SPT" + LONGEST, "S4, masked SPT" + START + LONGEST),
         "DLR, 4, 2": started("DLR"),
+        "DLR, 20, 18": at("spt", "image", "DLR, masked SPT" + LONGEST, "DLR, masked SPT" + START + LONGEST),
         "1 apart": treated(ROTARY, "text", objective="causal SPT") + treated("S4", "text"),
         "16 apart": moved(ROTARY, "causal SPT", 16) + moved("S4", "masked SPT", 16),
         "anywhere": moved(ROTARY, "causal SPT", "random"),
