@@ -188,7 +188,7 @@ RATES |= {("text", f"rotary Transformer, {arm}"): 3e-3 for arm in ("from scratch
 RATES |= {("text", f"{model}, from scratch, one-way"): 3e-3 for model in ("S4", "rotary Transformer")}
 RATES["text", "Transformer, masked SPT"] = 3e-4
 # Its rates of the pretraining where they are others, chosen by what that restores (same place). DLR has
-# that of S4: at either rate its first epoch restores as much, as its states learn at 1e-4.
+# that of S4: its first epoch restores as much at either (its states learn at 1e-4).
 RATES_PRETRAIN = {("text", "Transformer, masked SPT"): 3e-3}
 RATES_PRETRAIN |= {("text", f"rotary Transformer, {arm} SPT"): 3e-3 for arm in ("masked", "causal")}
 RATES_PRETRAIN |= {("image", f"{model}, masked SPT{start}"): 1e-2 for model in ("S4", "DLR")

@@ -60,6 +60,11 @@ def started(model):
     return at("spt", "image", *halves)
 
 
+def both_starts(model, terms):
+    """After a longer self-pretraining, from the structured and from the random start."""
+    return at("spt", "image", f"{model}, masked SPT{terms}", f"{model}, masked SPT{START}{terms}")
+
+
 def shuffled(terms):
     return at("multitask", "listops", "Transformer" + PLAIN + terms, "Transformer" + terms)
 
@@ -122,10 +127,10 @@ SHOWN = {
         "causal SPT, equal steps": at("spt", "text", ROTARY + ", causal SPT") + BOTH,
         "masked SPT, equal epochs of labels, half of the steps": LABELS,
         "S4, 4, 2": started("S4"),
-        "S4, 8, 6": at("spt", "image", "S4, masked SPT" + LONG, "S4, masked SPT" + START + LONG),
-        "S4, 20, 18": at("spt", "image", "S4, masked SPT" + LONGEST, "S4, masked SPT" + START + LONGEST),
+        "S4, 8, 6": both_starts("S4", LONG),
+        "S4, 20, 18": both_starts("S4", LONGEST),
         "DLR, 4, 2": started("DLR"),
-        "DLR, 20, 18": at("spt", "image", "DLR, masked SPT" + LONGEST, "DLR, masked SPT" + START + LONGEST),
+        "DLR, 20, 18": both_starts("DLR", LONGEST),
         "1 apart": treated(ROTARY, "text", objective="causal SPT") + treated("S4", "text"),
         "16 apart": moved(ROTARY, "causal SPT", 16) + moved("S4", "masked SPT", 16),
         "anywhere": moved(ROTARY, "causal SPT", "random"),
