@@ -109,13 +109,14 @@ def measure_step(model, name, args):
     torch.manual_seed(0)
     network = exp_multitask.build(task, cell).to(device).train()
     optimizer = common.make_optimizer(network, hp)
+    gradients = common.gradient_function(network, common.multitask_loss, autocast, args)
     plan = task.plan(batch_size, torch.Generator().manual_seed(0), True)
     chosen, longest = sample(task, plan, 4 if on_cpu else len(plan))
 
     def seconds(plan):
         at, start = {"totals": {}}, time.perf_counter()
         for batch in task.training_batches(plan, noise, 0):
-            common.train_step(network, optimizer, batch, common.multitask_loss, hp, autocast, at)
+            common.train_step(network, optimizer, batch, gradients, hp, at)
         getattr(torch, device.type).synchronize()
         return time.perf_counter() - start
 
@@ -210,10 +211,12 @@ def main(argv=None):
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")
     add("--compile", action="store_true", help="compile the model")
+    add("--no-graphs", dest="graphs", action="store_false", help="no CUDA graphs")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
     # fmt: on
     common.print_anywhere()
     args = parser.parse_args(argv)
+    args.micro_batch = None
     with common.exit_cleanly():
         run_part(args)
 

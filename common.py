@@ -191,6 +191,8 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--amp", choices=("auto", "bf16", "off"), default="auto",
         help="bf16 autocast; auto: if this device is fast at it, and not with --mini")
     add("--compile", action="store_true", help="compile the model (for GPUs)")
+    add("--no-graphs", dest="graphs", action="store_false",
+        help="on a GPU launch every operation by itself, not a step at once as a CUDA graph: slower")
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
@@ -659,6 +661,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
     at = restore(folder, parts, device, args.fresh, note)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
+    gradients = gradient_function(model, loss_fn, autocast, args)
     batches = endless_batches(task, hp, seed, at["step"], noise)
     if at["step"]:
         print(f"continuing after step {at['step']:,} of {steps:,}", flush=True)
@@ -676,7 +679,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
             with bar, finish_step() as signals:
                 while at["step"] < end and not stopped:
                     reseed(seed, at["step"], noise)
-                    train_step(model, optimizer, next(batches), loss_fn, hp, autocast, at, args.micro_batch)
+                    train_step(model, optimizer, next(batches), gradients, hp, at, args.micro_batch)
                     schedule.on_step()
                     at["step"] += 1
                     bar.update()
@@ -842,16 +845,14 @@ def restore(folder, parts, device, fresh, note):
     return at
 
 
-def train_step(model, optimizer, batch, loss_fn, hp, autocast, at, micro_batch=None):
+def train_step(model, optimizer, batch, gradients, hp, at, micro_batch=None):
     """One step of the optimiser on a (rank's share of a) batch, in parts -> the loss of the global batch.
-    Metrics, and the loss, are added to at["totals"]."""
+    gradients: see gradient_function. Metrics, and the loss, are added to at["totals"]."""
     optimizer.zero_grad(set_to_none=True)
     batch_loss = 0.0
     for part in batch.parts(micro_batch or hp["batch_size"]):
-        with autocast:
-            loss, metrics = loss_fn(model, part)
-        loss.backward()
-        batch_loss += loss.detach()
+        loss, metrics = gradients(part)
+        batch_loss += loss
         add_up(at["totals"], metrics)
     batch_loss = sum_gradients(model, batch_loss)
     if hp.get("clip"):
@@ -859,6 +860,74 @@ def train_step(model, optimizer, batch, loss_fn, hp, autocast, at, micro_batch=N
     optimizer.step()
     add_up(at["totals"], {"loss": (batch_loss * batch.examples, batch.examples)})
     return batch_loss
+
+
+def gradient_function(model, loss_fn, autocast, args):
+    """batch -> (its loss, its metrics), which adds the gradients of the loss to those of the parameters."""
+
+    def gradients(batch):
+        with autocast:
+            loss, metrics = loss_fn(model, batch)
+        loss.backward()
+        return loss.detach(), metrics
+
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    if on_gpu and args.graphs and not (args.compile or args.micro_batch or ranks() > 1):
+        return CapturedGradients(gradients, model)
+    return gradients
+
+
+class CapturedGradients:
+    """A gradient function as CUDA graphs, one for each shape of a batch: hundreds of operations are launched
+    at once. Launched one by one they take a GPU several times as long as their work (docs/gpu.md).
+
+    What a graph reads and writes stays where it is: a batch is copied into `inputs`, gradients are handed to
+    the parameters. All graphs share one pool of memory, since they never run at the same time.
+    """
+
+    def __init__(self, gradients, model):
+        self.gradients, self.model = gradients, model
+        self.graphs, self.pool = {}, torch.cuda.graph_pool_handle()
+
+    def __call__(self, batch):
+        given = {name: x for name, x in batch._asdict().items() if isinstance(x, torch.Tensor)}
+        # A mask that is one stored True stays as it is: by that models.surely_full knows it.
+        repeated = {name for name, x in given.items() if x.dtype == torch.bool and not any(x.stride())}
+        key = batch.examples, *((name, x.shape, x.dtype, name in repeated) for name, x in given.items())
+        if key not in self.graphs:
+            inputs = {name: x if name in repeated else x.clone() for name, x in given.items()}
+            self.graphs[key] = inputs, *self.capture(batch._replace(**inputs))
+        inputs, graph, gradients, result = self.graphs[key]
+        for name in given.keys() - repeated:
+            inputs[name].copy_(given[name])
+        graph.replay()
+        for parameter, gradient in zip(self.model.parameters(), gradients):
+            parameter.grad = gradient
+        return result
+
+    def capture(self, batch):
+        """(graph, gradients of the parameters, (loss, metrics)) of a batch that stays in its place. Trains
+        nothing: buffers and the random stream are as before."""
+        noise = torch.cuda.default_generators[torch.cuda.current_device()]
+        offset, buffers = noise.get_offset(), [x.clone() for x in self.model.buffers()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # once as usual: libraries choose their plans, tables are made
+            self.gradients(batch)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        self.model.zero_grad(set_to_none=True)
+        try:
+            with torch.cuda.graph(graph, pool=self.pool):
+                result = self.gradients(batch)
+        except RuntimeError as error:
+            why = str(error).splitlines()[0]
+            raise UserError(f"a step of this model is no CUDA graph ({why}); give --no-graphs") from error
+        with torch.no_grad():
+            for x, before in zip(self.model.buffers(), buffers):
+                x.copy_(before)
+        noise.set_offset(offset)
+        return graph, [p.grad for p in self.model.parameters()], result
 
 
 @torch.no_grad()

@@ -127,7 +127,7 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
         note = where_it_ran(args, script)
         del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
-        note |= {"micro_batch": args.micro_batch, "compile": args.compile}
+        note |= {"micro_batch": args.micro_batch, "compile": args.compile, "graphs": args.graphs}
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")

@@ -50,7 +50,7 @@ def memory_that_nobody_wrote_to(monkeypatch):
 
 def flags_of_fit(**given):
     """What common.fit reads of the command line, as the flags' defaults are; in float32."""
-    flags = dict(device="cpu", amp="off", compile=None, micro_batch=None, fresh=False) | given
+    flags = dict(device="cpu", amp="off", compile=None, graphs=True, micro_batch=None, fresh=False) | given
     return argparse.Namespace(**flags, deadline=math.inf)
 
 

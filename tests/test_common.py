@@ -111,7 +111,8 @@ def test_a_recipe_reaches_the_optimiser():
     batch, model, at = text_batch(), conv_model(denoise=True), {"totals": {}}
     hp = dict(lr=1e-3, weight_decay=0.1, batch_size=7, clip=1e-3)
     optimizer = common.make_optimizer(model, hp)
-    common.train_step(model, optimizer, batch, common.multitask_loss, hp, contextlib.nullcontext(), at)
+    gradients = common.gradient_function(model, common.multitask_loss, contextlib.nullcontext(), None)
+    common.train_step(model, optimizer, batch, gradients, hp, at)
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
     assert norm == pytest.approx(1e-3, rel=1e-3)
     assert optimizer.defaults["betas"] == (0.9, 0.98)  # paper A's

@@ -5,10 +5,11 @@ question to the device (.item(), an `if`, nonzero), an FFT in bf16 or a loss tha
 import contextlib
 import copy
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import exit_code
+from conftest import exit_code, flags_of_fit
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,6 +21,7 @@ import exp_multitask
 import exp_positional
 import exp_range
 import exp_spt
+import models
 
 COMMANDS = [
     (exp_locality, "--task text retrieval listops pathfinder --kernel 5", 4),
@@ -80,6 +82,7 @@ def test_every_cell_walks_the_path_of_a_gpu_and_takes_two_steps(script, words, l
     """On the four shortest training examples of the stand-ins. In two steps gradients reach all parameters,
     where there is a pretraining but for the head of the other half."""
     load, whole, made, walked = data.load, common.train_step, {}, []
+    gradients_of, losses = common.gradient_function, {}
 
     def short(name, root, **given):
         if str(given) not in made.setdefault(name, {}):
@@ -90,18 +93,23 @@ def test_every_cell_walks_the_path_of_a_gpu_and_takes_two_steps(script, words, l
             made[name][str(given)] = replace(task, train=data.select(task.train, chosen, task.docs))
         return made[name][str(given)]
 
-    def train_step(model, optimizer, batch, loss_fn, hp, *rest, **more):
+    def gradient_function(model, loss_fn, *rest):
+        losses[model] = loss_fn
+        return gradients_of(model, loss_fn, *rest)
+
+    def train_step(model, optimizer, batch, gradients, hp, *rest, **more):
         if script is not exp_spt:
             assert (hp["technique"] is None) == ("--no-techniques" in words)
             assert (batch.target is not None) == (hp["technique"] == "denoise")
         if model not in walked:
-            forward_on_fake_gpu(model, batch, loss_fn)
+            forward_on_fake_gpu(model, batch, losses[model])
             walked.append(model)
-        loss = whole(model, optimizer, batch, loss_fn, hp, *rest, **more)
+        loss = whole(model, optimizer, batch, gradients, hp, *rest, **more)
         assert loss.isfinite()
         return loss
 
     monkeypatch.setattr(data, "load", short)
+    monkeypatch.setattr(common, "gradient_function", gradient_function)
     monkeypatch.setattr(common, "train_step", train_step)
     monkeypatch.setattr(common, "evaluate", lambda *_: {"loss": 1.0, "acc": 0.0})
     flags = "--smoke --epochs 1 --batch-size 2 --device cpu --amp off".split()
@@ -131,3 +139,50 @@ def test_the_check_sees_what_a_gpu_does_not_forgive(fault):
     batch = data.Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool), torch.ones(2))
     with pytest.raises((AssertionError, RuntimeError)) if fault else contextlib.nullcontext():
         forward_on_fake_gpu(torch.nn.Linear(3, 2), batch, loss_fn)
+
+
+class Replayed(common.CapturedGradients):
+    """Without a GPU: a "graph" that computes again, from the tensors of its capture into those of its result."""
+
+    def __init__(self, gradients, model):
+        self.gradients, self.model, self.graphs = gradients, model, {}
+
+    def capture(self, batch):
+        self.model.zero_grad(set_to_none=True)
+        loss, metrics = self.gradients(batch)
+        kept = [p.grad for p in self.model.parameters()]
+
+        def replay():
+            self.model.zero_grad(set_to_none=True)
+            again, more = self.gradients(batch)
+            loss.copy_(again)
+            for name, values in metrics.items():
+                for old, new in zip(values, more[name]):
+                    if isinstance(old, torch.Tensor):
+                        old.copy_(new)
+            for old, p in zip(kept, self.model.parameters()):
+                old.copy_(p.grad)
+
+        return SimpleNamespace(replay=replay), kept, (loss, metrics)
+
+
+@pytest.mark.parametrize("name, technique", [("text", "denoise"), ("image", None)])
+def test_captured_steps_train_as_steps_launched_one_by_one(name, technique):
+    task = data.load(name, "", smoke=True, technique=technique)
+    ends = []
+    for kind in (None, Replayed):
+        torch.manual_seed(0)
+        model = models.SequenceModel("conv", depth=1, d_model=8, d_hidden=8, kernel=3, **task.sizes)
+        hp, at = dict(lr=1e-2, weight_decay=0.1, batch_size=16), {"totals": {}}
+        gradients = common.gradient_function(
+            model, common.multitask_loss, contextlib.nullcontext(), flags_of_fit(graphs=True)
+        )
+        gradients = kind(gradients, model) if kind else gradients
+        optimizer, noise = common.make_optimizer(model, hp), torch.Generator().manual_seed(0)
+        plan = task.plan(16, torch.Generator().manual_seed(0))
+        for batch in task.training_batches(plan, noise, 0):
+            common.train_step(model, optimizer, batch, gradients, hp, at)
+        ends.append(([p.detach().clone() for p in model.parameters()], common.means(at["totals"])))
+    assert 1 < len(gradients.graphs) < len(plan)  # shapes come again, and not all are alike
+    (one, totals), (other, same) = ends
+    assert totals == same and all(map(torch.equal, one, other))
