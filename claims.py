@@ -169,7 +169,7 @@ SOURCES = {  # (who says it, the sentence, its place): its claims. "A" and "B" a
          "2026-11-23 09:44", spt("text", ROTARY + ", multitask", ROTARY + ", masked SPT"),
          TWO_SIDED + ": undecided then"),
         ("multitask-labels", "Text: both losses at once over masked SPT, equal epochs of labels", -2, None,
-         "2026-11-23 09:44", spt("text", ROTARY + ", multitask; 4 of 8 epochs", ROTARY + ", masked SPT"),
+         "2026-11-23 09:44", spt("text", ROTARY + ", multitask; 4 epochs", ROTARY + ", masked SPT"),
          "half of the steps; " + TWO_SIDED),
     ],
     ("B", "very small gaps between Transformers and state space models (SSMs)", "abstract"): [
@@ -364,13 +364,17 @@ def read(out):
     """({(exp, task, "row; terms"): records of the mini tier}, {task: (variance over seeds, its degrees of
     freedom)}) of the records in `out`, None: in results/. A training that was repeated counts once."""
     paths = [out / "results.jsonl"] if out else sorted(records.RESULTS.glob("*.jsonl"))
-    found = [r for r in records.newest(paths) if r["budget"] == "mini" and "score" not in r]
+    found = [r for r in records.newest(paths) if r["tier"] == "mini" and "score" not in r]
     if not found:
         raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
     once = {(r["exp"], r["row"], records.training_of(r)): r for r in found}
-    cells = grouped(once.values(), lambda r: (r["exp"], *records.place(r)))
+    cells = grouped(once.values(), lambda r: (r["exp"], r["task"], labelled(r)))
     cells = {key: since_known(declared(records.best_recipe(group)), group) for key, group in cells.items()}
     return cells, {task: pooled(groups) for task, groups in by_task(cells).items()}
+
+
+def labelled(record):
+    return "; ".join(filter(None, [record["row"], records.in_words(record["changes"])]))
 
 
 def declared(group):

@@ -333,7 +333,7 @@ def best_run(args, model, name):
     found = [r for r in records.finished_runs(args, name, (exp, "spt")) if r["model"] == model]
     found = [r for r in found if r["cell"].get("init") != "random" and "stride" not in r["cell"]]
     found = [r for r in found if r["exp"] == "spt" or r["cell"].get("techniques", "yes") == techniques]
-    return max(found, key=lambda r: (r["budget"] == "paper", r["val_acc"]), default=None)
+    return max(found, key=lambda r: (r["tier"] == "paper", r["val_acc"]), default=None)
 
 
 def draw_kernels(args, name, title, panels):

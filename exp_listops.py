@@ -92,7 +92,7 @@ def run_cell(args, task, rule, seed):
     if records.is_done(args, __file__, name):
         return
     started = time.monotonic()
-    line = identity | {"row": rule, "terms": "", "run": name, "budget": records.budget(args, "")}
+    line = identity | {"row": rule, "changes": {}, "run": name, "tier": records.tier_of(args, {})}
     line |= {f"{part}_acc": rule_accuracy(split, rule, seed) for part, split in task.splits.items()}
     line |= {"seconds": round(time.monotonic() - started, 1), "data": task.source}
     line |= {"device": common.device_name(torch.device("cpu")), **records.where_it_ran(args, __file__)}
@@ -106,7 +106,7 @@ def trained_model(args):
     a Transformer's (the paper's), of these the one that validated best."""
 
     def rank(r):
-        return r["budget"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]
+        return r["tier"] == "paper", r["model"] in ("transformer", "rotary"), r["val_acc"]
 
     exps = "locality", "multitask", "kernels", "positional", "spt"
     best = max(records.finished_runs(args, "listops", exps), key=rank, default=None)
@@ -156,7 +156,7 @@ def report(args):
         for rule, (_, words, paper) in RULES.items():
             rows.append([words])
             for found in both:
-                wanted = {"exp": exp, "row": rule, "budget": tier}.items()
+                wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()
                 group = records.best_recipe([r for r in found if wanted <= r.items()])
                 train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
                 rows[-1].append(train + records.summary(group))

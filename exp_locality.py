@@ -122,7 +122,7 @@ def plot(args):
         curve = {kernel: TABLE1[f"K={kernel}"][i] for kernel in KERNELS if f"K={kernel}" in TABLE1}
         axis.plot(curve.keys(), curve.values(), ".-", color=records.BLUE, label="paper A, Table 1")
         for budget, face in (("paper", records.ORANGE), ("reduced", "none")):
-            if dots := [r for r in found if (r["task"], r["budget"]) == (name, budget)]:
+            if dots := [r for r in found if (r["task"], r["tier"]) == (name, budget)]:
                 x, y = zip(*((r["cell"]["kernel"], 100 * r["test_acc"]) for r in dots))
                 style = dict(facecolor=face, edgecolor=records.ORANGE, zorder=3)
                 axis.scatter(x, y, **style, label=f"ours, {budget} budget".replace("paper", "full"))

@@ -173,22 +173,25 @@ EXAMPLES, STEPS = (3_000, 12_000, 48_000, 192_000), 6_000
 
 
 def plot_data(args):
-    """Accuracy against the number of ListOps' unique examples at equal steps, shuffled or not."""
-    yours, ours = records.yours_and_ours(args.out)
+    """Mini tier: accuracy against the number of ListOps' unique examples at equal steps, shuffled or not."""
+    both = records.yours_and_ours(args.out)
     exp, figure, drawn = records.experiment(__file__), None, []
-    for row, color in (("Transformer", records.ORANGE), ("Transformer, no techniques", records.BLUE)):
+    for words, cell, color in (
+        ("with shuffling", {}, records.ORANGE),
+        ("without", {"techniques": "no"}, records.BLUE),
+    ):
         points = []
         for n in EXAMPLES:
-            place = "listops", f"{row}; {n:,} examples, {STEPS:,} steps"
-            found = [[r for r in of if r["exp"] == exp and records.place(r) == place] for of in (yours, ours)]
-            if group := found[0] or found[1]:
+            wanted = dict(exp=exp, task="listops", model="transformer", cell=cell, tier="mini")
+            wanted["changes"] = {"limit": n, "steps": STEPS}
+            yours, ours = ([r for r in found if wanted.items() <= r.items()] for found in both)
+            if group := yours or ours:
                 drawn.append(group)
                 points.append((n, *(100 * value for value in records.mean_and_error(group))))
         if points:
             if figure is None:
                 figure, axis = records.pyplot().subplots(figsize=(6, 3.6), layout="constrained")
             x, y, error = zip(*points)
-            words = "without" if "no" in row else "with shuffling"
             axis.errorbar(x, y, yerr=error, fmt="o-", color=color, label=words)
     if figure is not None:
         axis.set(xscale="log", xlabel="unique training examples", ylabel="Transformer: test accuracy (%)")

@@ -307,9 +307,9 @@ def train(args, task, cell, identity, folder):
     got, state = learn(task, cell)
     got |= {"seconds": round(time.monotonic() - began, 1), "peak_gb": common.peak_gb(device)}
     got |= {"cpu_seconds": round(time.process_time() - cpu_began, 1), "device": common.device_name(device)}
-    line = identity | {"row": label_of(cell), "terms": f"{args.limit:,} examples" if args.limit else ""}
-    budget = "mini" if args.mini else "reduced" if args.limit or args.smoke else "paper"
-    line |= {"run": folder.name, "budget": budget} | got
+    changes = {"limit": args.limit} if args.limit else {}
+    line = identity | {"row": label_of(cell), "changes": changes, "run": folder.name}
+    line |= {"tier": records.tier_of(args, changes)} | got
     line |= {"chance": round(common.chance(task.test), 4), "data": task.source}
     common.save_checkpoint(folder / "weights.pt", state)
     records.append_record(args.out / "results.jsonl", line | records.where_it_ran(args, __file__))
@@ -320,7 +320,7 @@ def worth(line):
     """Whose published accuracy a record is ahead of: "11 of 11 Transformers of LRA's table, K = 5, S4"."""
     if line["smoke"]:
         return "a smoke run: it works, the accuracy means nothing"
-    if line["task"] not in COLUMNS or line["budget"] != "paper":
+    if line["task"] not in COLUMNS or line["tier"] != "paper":
         return "nothing published is comparable"
     at = COLUMNS.index(line["task"])
     behind = [name for name, row in (TRANSFORMERS | LATER).items() if row[at] < 100 * line["test_acc"]]
@@ -363,13 +363,17 @@ def report(args):
     wanted = common.chosen(args.task or ["all"], TASKS)
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
     found = [r for r in found if r["exp"] == records.experiment(__file__)]
-    found = [r for r in found if r["budget"] == "mini" or not args.mini]
-    found.sort(key=lambda r: (TASKS.index(r["task"]), r["terms"], records.naturally(r["row"])))
+    found = [r for r in found if r["tier"] == "mini" or not args.mini]
+    found.sort(
+        key=lambda r: (TASKS.index(r["task"]), records.in_words(r["changes"]), records.naturally(r["row"]))
+    )
     if not found:
         hint = "leave out --mini for full size" if args.mini else "train one first"
         return print(f"no run yet; {hint}")
     print("### A linear model of n symbols\n")
-    for group in records.grouped(found, lambda r: (r["task"], r["budget"], r["terms"])).values():
+    for group in records.grouped(
+        found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"]))
+    ).values():
         near = [r for r in group if r["cell"].get("gap", 1) == 1]
         for part in (near, [r for r in group if r not in near]):
             if part:
@@ -378,7 +382,7 @@ def report(args):
     print("n-grams occur; counts: square roots of how often; bayes: presence with Naive")
     print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: of one")
     print("core.")
-    plain = [r for r in found if r["budget"] == "paper" and "gap" in r["cell"]]
+    plain = [r for r in found if r["tier"] == "paper" and "gap" in r["cell"]]
     plain = [r for r in plain if not {"start", "digits"} & r["cell"].keys()]
     if plain:
         name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else [])])
@@ -394,9 +398,9 @@ def print_task(group):
         numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", f"{r['penalty']:g}"]
         cost = [f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"]
         rows.append([r["row"], *numbers, *cost])
-    tier = "mini tier" if best["budget"] == "mini" else ""
+    tier = "mini tier" if best["tier"] == "mini" else ""
     apart = "symbols that stand a gap apart" if best["cell"].get("gap", 1) > 1 else ""
-    print(", ".join(filter(None, [title_of(best), best["terms"], tier, apart])) + ":\n")
+    print(", ".join(filter(None, [title_of(best), records.in_words(best["changes"]), tier, apart])) + ":\n")
     records.show(["", "test ± s.e.", "val %", "penalty", "features", "core s"], rows)
     if short := [r["row"] for r in group if r["gradient"] > r["hp"]["bound"]]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.")

@@ -46,9 +46,8 @@ TABLE4 = {
 
 
 def run_cell(args, name, position, seed):
-    row, cell = position, {"position": position}
-    if args.no_techniques:
-        row, cell["techniques"] = f"{row}, no techniques", "no"
+    cell = {"position": position} | ({"techniques": "no"} if args.no_techniques else {})
+    row = row_of(cell)
     table = common.table_recipe(args, name, row, (TABLE5, TASKS5), (MINI, COLUMNS), RATES)
     table["model"]["position"] = position
     recipe = common.flagged(args, table, SMOKE)
@@ -62,8 +61,14 @@ def run_cell(args, name, position, seed):
 
 def rotary(record):
     """The row of a run of exp_multitask here: its Transformer is this table's rotary one, the same recipe."""
-    if record["model"] == "transformer" and not record["limit"] and not record["hp"]["train"].get("steps"):
-        return record["row"].replace("Transformer", "rotary")
+    if record["model"] == "transformer" and not {"limit", "steps"} & record["changes"].keys():
+        cell = {"position": "rotary"} | record["cell"]
+        return {"row": row_of(cell), "cell": cell}
+
+
+def row_of(cell):
+    """ "rotary, no techniques": the label of a cell."""
+    return cell["position"] + (", no techniques" if cell.get("techniques") == "no" else "")
 
 
 # ------------------------------------------------------------------------------------------ command line

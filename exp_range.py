@@ -18,6 +18,7 @@ derivatives say little.
 
 import shutil
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -49,33 +50,39 @@ MODELS = {  # {model: (its row in its own script, and what common.table_recipe r
 }
 MINI_IMAGE = dict(epochs=2, batch_size=16, lr=1e-3)  # five orders of whole cells would take a day
 SMOKE = {"model": exp_multitask.SMOKE["model"] | {"d_state": 16}, "train": exp_multitask.SMOKE["train"]}
-COLOURS = {"K=1 (bag of symbols)": records.GREY, "K=5": records.ORANGE, "K=31": "#7A3B00"}
-COLOURS |= {"gMLP": records.GREEN, "S4": records.BLUE, "S5": "#56B4E9", "Transformer": "#CC79A7"}
+COLOURS = {("conv", 1): records.GREY, ("conv", 5): records.ORANGE, ("conv", 31): "#7A3B00"}
+COLOURS |= {("bag", None): records.GREY, ("gmlp", None): records.GREEN, ("s4", None): records.BLUE}
+COLOURS |= {("s5", None): "#56B4E9", ("transformer", None): "#CC79A7"}  # of a model and its kernel
 
 
 # ------------------------------------------------------------------------------------------ one cell
 
 
-def row_and_table(args, name, model, kernel, stride):
-    """(row, recipe) of one cell of the dial: those of the model's own script, and the order, which
-    data.strided makes."""
-    row, table, mini, rates = MODELS[model]
-    row = row.format(kernel=kernel) + (", no techniques" if args.no_techniques else "")
-    recipe = common.table_recipe(args, name, row, table, mini, rates)
+def row_of(model, cell):
+    """ "K=5, no techniques": the label of a model's row, which is that in its own script."""
+    plain = ", no techniques" if cell.get("techniques") == "no" else ""
+    return MODELS[model][0].format(kernel=cell.get("kernel")) + plain
+
+
+def recipe_of(args, name, model, cell):
+    """The recipe of one cell of the dial: that of the model's own script, and the order, which data.strided
+    makes."""
+    _, table, mini, rates = MODELS[model]
+    recipe = common.table_recipe(args, name, row_of(model, cell), table, mini, rates)
     if model in ("bag", "conv"):
-        recipe["model"]["kernel"] = kernel or 1
+        recipe["model"]["kernel"] = cell.get("kernel", 1)
     if model == "learned":
         recipe["model"]["position"] = "learned"
     if args.mini and name == "image":
         recipe["train"] |= MINI_IMAGE
-    recipe["train"]["stride"] = stride
-    return f"{row}, s={stride}", recipe
+    recipe["train"]["stride"] = cell["stride"]
+    return recipe
 
 
 def run_cell(args, name, model, kernel, stride, seed):
     cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
     cell |= {"techniques": "no"} if args.no_techniques else {}
-    row, table = row_and_table(args, name, model, kernel, stride)
+    row, table = f"{row_of(model, cell)}, s={stride}", recipe_of(args, name, model, cell)
     recipe = common.flagged(args, table, SMOKE)
     task = data.load_for(args, name, recipe, seed)
     print(f"\n{row}")
@@ -147,7 +154,8 @@ def measure(args, name):
     a table and a figure."""
     runs, table, title = {}, [], data.TITLES[name]
     for r in records.finished_runs(args, name, (records.experiment(__file__), *ALSO)):
-        row = r["row"].removesuffix(", s=1")
+        own = r["exp"] == records.experiment(__file__)
+        row = row_of(r["model"], r["cell"]) if own else r["row"]
         if r["hp"]["train"].get("stride", 1) == 1:
             runs[row] = max(r, runs.get(row, r), key=lambda run: run["val_acc"])
     if not runs:
@@ -167,7 +175,7 @@ def measure(args, name):
             if kind != "shuffled":
                 style, label = (".-", row) if kind == "trained" else (":", None)
                 y = sizes / max(sizes.max(), 1e-300)
-                axis.plot(distances, y, style, color=colour(row, i), label=label)
+                axis.plot(distances, y, style, color=colour(r["model"], r["cell"], i), label=label)
     print(f"### Range of trained models, {title}\n")
     print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
@@ -183,25 +191,51 @@ def axes(title):
     return figure, axis
 
 
-def colour(row, i):
-    """That of a row's model, alike in both figures; of others the i-th of matplotlib's."""
-    return COLOURS.get(row.partition(",")[0], f"C{i}")
+def colour(model, cell, i):
+    """That of a model, alike in both figures; of others the i-th of matplotlib's."""
+    return COLOURS.get((model, cell.get("kernel")), f"C{i}")
 
 
 # ------------------------------------------------------------------------------------------ the dial's table
 
 
-def row_at_1(record):
+def at_stride_1(record):
     """The row here of a run of another script: at s = 1 it is the same training, except on mini Image."""
-    if record["task"] != "image" or record["budget"] != "mini":
-        return f"{record['row']}, s=1"
+    model, cell = record["model"], {"stride": 1} | record["cell"]
+    if model == "conv" and cell["kernel"] == 1:
+        model, _ = "bag", cell.pop("kernel")
+    if (position := cell.pop("position", None)) is not None:
+        model = position  # of which MODELS has "learned"
+    known = model in MODELS and cell.keys() <= {"stride", "kernel", "techniques"}
+    if known and (record["task"], record["tier"]) != ("image", "mini"):
+        return {"row": row_of(model, cell), "model": model, "cell": cell}
 
 
-ALSO = dict.fromkeys(("locality", "multitask", "kernels", "positional"), row_at_1)
+ALSO = dict.fromkeys(("locality", "multitask", "kernels", "positional"), at_stride_1)
+
+
+class Row(NamedTuple):
+    """A row of the dial's tables."""
+
+    model: str
+    kernel: int | None
+    techniques: bool
+    changes: str  # in words
+
+    @classmethod
+    def of(cls, record):
+        cell = record["cell"]
+        words = records.in_words(record["changes"])
+        return cls(record["model"], cell.get("kernel"), cell.get("techniques") != "no", words)
+
+    def label(self, techniques=True):
+        """Without a word on techniques where a heading says it."""
+        cell = {"kernel": self.kernel, "techniques": "no" if techniques and not self.techniques else ""}
+        return "; ".join(filter(None, [row_of(self.model, cell), self.changes]))
 
 
 def of_the_dial(found):
-    """{(task, tier): {(row, order): records}} of some records: the dial's own and, of a row that was dialled,
+    """{(task, tier): {(Row, order): records}} of some records: the dial's own and, of a row that was dialled,
     the other scripts' at s = 1."""
     exp, tables, known = records.experiment(__file__), {}, []
     for r in found:
@@ -209,13 +243,14 @@ def of_the_dial(found):
             train = {"stride": 1} | r["hp"]["train"]  # only our own records say it
             known.append(r | {"hp": r["hp"] | {"train": train}})
     for r in records.rows_of(known, exp, ALSO):
-        row = "; ".join(filter(None, [r["row"].rpartition(", s=")[0], r["terms"]]))
-        cells = tables.setdefault((r["task"], r["budget"]), {})
-        cells.setdefault((row, r["hp"]["train"]["stride"]), []).append(r)
+        cells = tables.setdefault((r["task"], r["tier"]), {})
+        cells.setdefault((Row.of(r), r["cell"]["stride"]), []).append(r)
     for place, cells in tables.items():
         dialled = {row for (row, _), group in cells.items() if any(r["exp"] == exp for r in group)}
         inside = [cell for cell in cells if cell[0] in dialled]
-        inside.sort(key=lambda cell: (cell[0][:2] != "K=", records.naturally(cell[0])))
+        inside.sort(
+            key=lambda cell: (cell[0].model not in ("bag", "conv"), records.naturally(cell[0].label()))
+        )
         tables[place] = {cell: records.best_recipe(cells[cell]) for cell in inside}
     return tables
 
@@ -234,8 +269,7 @@ def report(args):
     if not any((*yours, *ours)):
         print(f"no run of {exp} yet; train one first")
     print("Test accuracy in %: mean ± standard error (seeds). — = not run.")
-    print("What it means: python claims.py")
-    print(records.differences(*([r for r in found if r["exp"] == exp] for found in both)))
+    print("What it means: python claims.py\n")
 
 
 def print_dial(name, tier, yours, ours, path):
@@ -248,12 +282,13 @@ def print_dial(name, tier, yours, ours, path):
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if cells:
             rows = dict.fromkeys(row for row, _ in cells)
-            plain = ", no techniques" if all(row.endswith(", no techniques") for row in rows) else ""
-            print(f"{whose}{plain}. Stride s sends neighbours {L} / s apart:\n")
+            plain = not any(row.techniques for row in rows)
+            words_too = ", no techniques" if plain else ""
+            print(f"{whose}{words_too}. Stride s sends neighbours {L} / s apart:\n")
             each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
             for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
-                table = [[row.removesuffix(plain), *found] for row, found in zip(rows, table)]
+                table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
                 records.show(["", *(words[s] for s in part)], [["--stride", *part], *table])
     how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
@@ -264,8 +299,10 @@ def print_dial(name, tier, yours, ours, path):
             if x:
                 groups = [cells[row, drawn[at]] for at in x]
                 y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
-                label = row.replace(", no techniques", "") + whose
-                axis.errorbar(x, y, yerr=error, fmt=marker, color=colour(row, i), label=label)
+                style = dict(
+                    color=colour(row.model, {"kernel": row.kernel}, i), label=row.label(False) + whose
+                )
+                axis.errorbar(x, y, yerr=error, fmt=marker, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
     near = {s: f"\n({s} → 1)" for s in apart if s > 1}  # what explains a rise of K = 5

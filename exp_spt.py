@@ -295,17 +295,17 @@ def run_cell(args, name, cell, seed):
     identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, second)
     if records.is_done(args, __file__, records.run_name(identity)):
         return
-    words = terms(args, name, cell, task)
+    changes = changes_of(args, name, cell, task)
     if first:
-        rows["pretraining"] = pretrain(args, task, cell, first, seed, words)
+        rows["pretraining"] = pretrain(args, task, cell, first, seed, changes)
         best = args.out / rows["pretraining"]["run"] / "best.pt"
         weights = common.load_checkpoint(best, "cpu")["model"]  # of the best validation score
-    line = train_half(args, task, cell, identity, words, rows, weights)
+    line = train_half(args, task, cell, identity, changes, rows, weights)
     paper = dict(zip(TASKS, PAPER.get(cell.row(), ())))
     print(records.outcome(args, line, paper.get(name)), flush=True)
 
 
-def pretrain(args, task, cell, hp, seed, words):
+def pretrain(args, task, cell, hp, seed, changes):
     """The first half, where it is not done already -> what the record of the second says of it."""
     cell = cell._replace(share=None, pooling=None)  # the share is in hp; pooling is the second half's
     identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, hp)
@@ -315,13 +315,13 @@ def pretrain(args, task, cell, hp, seed, words):
         score = "R^2" if restores_values(task, cell) else "accuracy of restored symbols"
         print(f"\npretraining: train and val are the {score}")
         rows = {"score": score, "commonest": commonest(task, cell)}
-        train_half(args, task, cell, identity, words, rows, pretraining=True)
+        train_half(args, task, cell, identity, changes, rows, pretraining=True)
     done = common.on_first_rank(records.finished, args.out)[run]
     history = {"run": run, "restored": done["test_acc"]}
     return history | {row: done.get(row) for row in ("train_curve", "score", "commonest")}
 
 
-def train_half(args, task, cell, identity, words, rows, weights=None, pretraining=False):
+def train_half(args, task, cell, identity, changes, rows, weights=None, pretraining=False):
     """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too, and the
     training accuracy of each epoch (pretraining: its score)."""
 
@@ -330,8 +330,8 @@ def train_half(args, task, cell, identity, words, rows, weights=None, pretrainin
         return rows | {"train_curve": [round(json.loads(line)["train"]["acc"], 4) for line in log]}
 
     return records.train(
-        args, script=__file__, identity=identity, row=cell.row(), terms="" if pretraining else words,
-        budget=records.budget(args, words), task=prepared(task, cell, pretraining),
+        args, script=__file__, identity=identity, row=cell.row(), changes=changes,
+        task=prepared(task, cell, pretraining),
         build=lambda: transfer(build(task, cell, identity["hp"], pretraining), weights),
         loss_fn=partial(loss_function, task, cell, pretraining), extra=extra,
     )  # fmt: skip
@@ -628,9 +628,10 @@ def flagged(args, cell, half, smoke):
     return half
 
 
-def terms(args, name, cell, task):
-    """What an arm was trained with, in words, as far as the tables do not say it; epochs are of both halves
-    together. The paper's hours, and a rate of its grid where it prints none from scratch, are the paper's."""
+def changes_of(args, name, cell, task):
+    """What an arm was trained with that the tables do not say, see records.changes_of; epochs and steps are
+    of both halves together. The paper's hours, and a rate of its grid where it prints none from scratch, are
+    the paper's."""
     arms = []
     for flags in (True, False):
         first, second = recipe(args, name, cell, task, flags)
@@ -648,15 +649,17 @@ def terms(args, name, cell, task):
         arms.append({"model": second["model"], "train": train})
     found, table = arms
     train, papers = found["train"], table["train"]
-    if not args.mini:
-        if train.get("epochs") != papers.get("epochs"):
-            papers["epochs"] = 0  # makes it "16 epochs", not "16 of 250": arms of equal totals are compared
-        if cell.objective in ALONE and f"{cell.model} none" not in TUNED and train["lr"] in GRID:
-            papers["lr"] = train["lr"]
+    if (
+        not args.mini
+        and cell.objective in ALONE
+        and f"{cell.model} none" not in TUNED
+        and train["lr"] in GRID
+    ):
+        papers["lr"] = train["lr"]
     hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
     if train.pop("hours", hours) != hours:
         train["hours"] = args.hours
-    return records.terms(found, table, args.limit)
+    return records.changes_of(found, table, args.limit)
 
 
 def load(args, name, cell):
@@ -692,25 +695,24 @@ def report(args):
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     tiers = ("mini",) if args.mini else records.TIERS
-    shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["budget"] in tiers)
+    shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["tier"] in tiers)
     print_restored(shown)
-    small = yours_or_ours(both, lambda r: (r["budget"], r["terms"]) == ("mini", "") and r["task"] in names)
+    small = yours_or_ours(both, lambda r: r["tier"] == "mini" and not r["changes"] and r["task"] in names)
     if small:
         plot_small(small, args.out / f"{exp}-mini.png")
     if args.mini or len(names) < len(TASKS):
         return
-    full = [records.grouped([r for r in x if r["budget"] == "paper"], records.place) for x in both]
     for names, means in MEANS.items():
         paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
-        records.print_averages(names, *full, paper)
-    if found := yours_or_ours(both, lambda r: r["budget"] == "paper"):
-        plot(found, args.out / f"{exp}.png")
+        records.print_averages(names, *both, paper)
+    if found := yours_or_ours(both, lambda r: r["tier"] == "paper"):
+        plot({(group[0]["task"], group[0]["row"]): group for group in found}, args.out / f"{exp}.png")
 
 
 def yours_or_ours(both, wanted):
-    """{place: records} of the wanted ones: yours where you have such a row, else this repository's."""
-    yours, ours = (records.grouped(filter(wanted, found), records.place) for found in both)
-    return {place: records.best_recipe(group) for place, group in (ours | yours).items()}
+    """The wanted records, row by row: yours where you have such a row, else this repository's."""
+    yours, ours = (records.grouped(filter(wanted, found), records.row_key) for found in both)
+    return [records.best_recipe(group) for group in (ours | yours).values()]
 
 
 def shares(group):
@@ -726,34 +728,37 @@ def learnt_nothing(group):
     return None not in (restored, commonest) and restored <= commonest + 0.01
 
 
-def print_restored(found):
-    """What the pretrainings of {(task, row): records} restored, and what one answer for everything would."""
+def print_restored(groups):
+    """What the pretrainings of each row's records restored, and what one answer for everything would."""
 
-    def kind(place):
-        return place[0], found[place][0]["pretraining"].get("score") or "score"
+    def kind(group):
+        return group[0]["task"], group[0]["pretraining"].get("score") or "score"
 
-    for (task, score), places in records.grouped(sorted(found), kind).items():
+    def label(group):
+        return "; ".join(filter(None, [group[0]["row"], records.in_words(group[0]["changes"])]))
+
+    for (task, score), of_task in records.grouped(sorted(groups, key=kind), kind).items():
         lines = []
-        for place in places:
-            numbers = ["—" if share is None else f"{100 * share:.1f}" for share in shares(found[place])]
-            lines.append([place[1], *numbers, "learnt nothing" if learnt_nothing(found[place]) else ""])
+        for group in sorted(of_task, key=label):
+            numbers = ["—" if share is None else f"{100 * share:.1f}" for share in shares(group)]
+            lines.append([label(group), *numbers, "learnt nothing" if learnt_nothing(group) else ""])
         print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
         print(f"in % ({score}):\n")
         records.show(["", "restored", "commonest", ""], lines)
 
 
 def plot_small(found, path):
-    """Mini tier, from {(task, row): records}: a line a model, with its accuracy from scratch (grey) and with
+    """Mini tier, from the records of each row: a line a model, with its accuracy from scratch (grey) and with
     each objective. A point is as wide in all panels."""
     colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN, "0.2")))
-    tasks = records.grouped(found.values(), lambda cell: cell[0]["task"])
+    tasks = records.grouped(found, lambda group: group[0]["task"])
     means = [[100 * records.mean_and_error(cell)[0] for cell in cells] for cells in tasks.values()]
     limits = [(min(x) - 3, max(x) + 3) for x in means]
     size = dict(figsize=(5.2 * len(tasks), 3.6), layout="constrained", squeeze=False)
     size["width_ratios"] = [high - low for low, high in limits]
     figure, axes = records.pyplot().subplots(1, len(tasks), **size)
     for (task, cells), axis, ends in zip(tasks.items(), axes[0], limits):
-        names = records.grouped(cells, without_objective)
+        names = records.grouped(cells, lambda group: arm_of(group[0]))
         names = dict(sorted(names.items(), key=lambda item: records.naturally(item[0])))
         for y, of_model in enumerate(names.values()):
             dots = [[100 * value for value in records.mean_and_error(cell)] for cell in of_model]
@@ -769,22 +774,22 @@ def plot_small(found, path):
         axis.set_yticks(range(len(names)), names)
         axis.grid(axis="x", alpha=0.3)
     figure.suptitle(
-        f"Self-pretraining at equal steps, its own included (mini tier, {records.seeds_of(found.values())})"
+        f"Self-pretraining at equal steps, its own included (mini tier, {records.seeds_of(found)})"
     )
     records.legend_below(figure, axes[0])
     records.save_figure(figure, path)
 
 
-def without_objective(cell):
-    """The label of a cell's model, of mini inputs (256 positions): "S4, masked SPT, 1%" -> "S4, 1% of the
-    examples", "S4, masked SPT, s=16" -> "S4, 16 apart" (former neighbours)."""
-    row, stride = cell[0]["row"], cell[0]["cell"].get("stride")
-    row = row.replace(f", {NAMES[cell[0]['cell']['objective']]}", "").removesuffix(f", s={stride}")
-    if row.startswith("Transformer"):
-        row = row.replace("Transformer", "Transformer, sinusoidal")
-    if stride:
-        row += ", anywhere" if stride == "random" else f", {256 // stride} apart"
-    return f"{row} of the examples" if row.endswith("%") else row
+def arm_of(record):
+    """ "S4, random start, 16 apart": what a record's cell is without its objective. Mini inputs have 256
+    positions: former neighbours lie 256 / stride apart."""
+    cell = Cell(record["model"], **record["cell"])
+    words = [NAMES[cell.model] + (", sinusoidal" if cell.model == "transformer" else "")]
+    words.append("random start" if cell.init == "random" else None)
+    words.append(f"{100 * cell.fraction:g}% of the examples" if cell.fraction else None)
+    if cell.stride != 1:
+        words.append("anywhere" if cell.stride == "random" else f"{256 // cell.stride} apart")
+    return ", ".join(filter(None, words))
 
 
 def plot(found, path):

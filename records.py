@@ -1,9 +1,10 @@
 """What is a run, where is its record, and how do records become tables and figures?
 
-A cell of a table is one run per seed. Its identity is everything that makes the result what it is; its folder
-is named after a hash of that, and it is finished when OUT/results.jsonl has a record with that name. A record
-says its place in the tables: `row` is its label, `terms` are the words for what differs from the table's
-recipe. Reports only read these. A new script needs `run_cell`, `run_cells` and `report`.
+A cell of a table is one run per seed. Its identity is everything that makes the result what it is; its
+folder is named after a hash of that, and it is finished when OUT/results.jsonl has a record with that name.
+A record says its place in the tables: `task`, `model` and `cell` say which row, `changes` what differs from
+the table's recipe. `row` is the row's label: people read it, and no code takes it apart. A new script needs
+`run_cell`, `run_cells` and `report`.
 
     python records.py --plot RUN [RUN ...]      the curves of some runs, as a picture in OUT
 """
@@ -112,9 +113,10 @@ def where_it_ran(args, script):
     return note | {"date": now.isoformat(timespec="seconds")}
 
 
-def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, extra=None):
+def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=None):
     """One training, from its folder to its record, a dict. The folder must not be done, see is_done.
 
+    row, changes    the record's label, and what differs from its recipe, see changes_of
     build       () -> model; called after torch's global generator was seeded
     extra       () -> further rows of the record, called when the training has ended
     """
@@ -131,7 +133,8 @@ def train(args, *, script, identity, row, terms, budget, task, build, loss_fn, e
         with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
-        line = {**identity, "row": row, "terms": terms, "run": name, "budget": budget, **result}
+        line = {**identity, "row": row, "changes": changes, "run": name, "tier": tier_of(args, changes)}
+        line |= result
         line |= (extra() if extra else {}) | {"data": task.source, **where_it_ran(args, script), **note}
         line["dirty"] = any(start["dirty"] for start in starts)
         if len(starts) > 1:
@@ -165,29 +168,37 @@ def announce(folder, identity, model, task, precision):
     print(textwrap.indent(textwrap.fill(rows, 78, break_on_hyphens=False), "  "), flush=True)
 
 
-def terms(hp, table, limit):
-    """What a run was trained with, in words, as far as it is not in `table`, its recipe."""
-    before = table["model"] | table["train"]
-    changes = {k: v for k, v in (hp["model"] | hp["train"]).items() if before.get(k) != v}
-    words = [f"{limit:,} examples"] if limit else []
-    if epochs := changes.pop("epochs", None):
-        of = f" of {before['epochs']}" if epochs < before.get("epochs", 0) else ""
-        words.append(f"{epochs}{of} epochs")
-    if steps := changes.pop("steps", None):
-        words.append(f"{steps:,} steps")
-    if changes.pop("set_last_tenth", None):
-        words.append("last tenth set")
-    technique = [changes.pop("technique") or "augment none"] if "technique" in changes else []
-    words += ["--no-bucket" if k == "bucket" else f"{k} {v}" for k, v in changes.items()]
-    return ", ".join(words + technique)
+def changes_of(hp, table, limit=None):
+    """{row: value} of what a run was trained with that its recipe in the table does not say; {} if nothing.
+    hp and table are recipes, {"model": ..., "train": ...}; limit: how many examples, if not all."""
+    before, after = ({**recipe["model"], **recipe["train"]} for recipe in (table, hp))
+    changes = {row: value for row, value in after.items() if before.get(row) != value}
+    return json.loads(json.dumps(({"limit": limit} if limit else {}) | changes))  # as a record has them
 
 
-def budget(args, words):
-    """ "mini" with --mini; else "paper" for a cell that is trained as the paper trained it, `words` being its
-    terms (both readings of the last tenth count), else "reduced"."""
+def in_words(changes):
+    """changes_of as people read it: "3,000 examples, 40 epochs, lr 0.01"."""
+    known = {
+        "limit": lambda n: f"{n:,} examples",
+        "epochs": lambda n: "1 epoch" if n == 1 else f"{n} epochs",
+        "steps": lambda n: f"{n:,} steps",
+        "max_length": lambda n: f"{n:,} bytes",
+        "technique": lambda name: name or "augment none",
+        "set_last_tenth": lambda _: "last tenth set",
+        "bucket": lambda _: "--no-bucket",
+        "terms": str,  # of a line from before 2026-11-26
+    }
+    words = [text(changes[row]) for row, text in known.items() if row in changes]
+    words += [f"{row} {value}" for row, value in sorted(changes.items()) if row not in known]
+    return ", ".join(words)
+
+
+def tier_of(args, changes):
+    """ "mini" with --mini; else "paper" for a cell that is trained as the paper trained it (both readings of
+    the last tenth count), else "reduced"."""
     if args.mini:
         return "mini"
-    return "reduced" if args.smoke or words not in ("", "last tenth set") else "paper"
+    return "reduced" if args.smoke or changes.keys() - {"set_last_tenth"} else "paper"
 
 
 def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn, seed, paper=None):
@@ -206,17 +217,17 @@ def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn,
     identity = make_identity(args, script, task, model, cell, seed, hp)
     if is_done(args, script, run_name(identity)):
         return
-    words = terms(hp, table, args.limit)
-    how = dict(row=row, terms=words, budget=budget(args, words), task=task, build=build, loss_fn=loss_fn)
+    changes = changes_of(hp, table, args.limit)
+    how = dict(row=row, changes=changes, task=task, build=build, loss_fn=loss_fn)
     line = train(args, script=script, identity=identity, **how)
     print(outcome(args, line, paper), flush=True)
 
 
 def outcome(args, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
-    worth = TIERS[line["budget"]] + (f", {line['terms']}" if line["terms"] else "")
+    worth = ", ".join(filter(None, [TIERS[line["tier"]], in_words(line["changes"])]))
     if isinstance(paper, float):
-        full = line["budget"] == "paper"
+        full = line["tier"] == "paper"
         worth += (
             f"; the paper: {paper:.2f}" if full else f" (not comparable: the paper at full size {paper:.2f})"
         )
@@ -269,9 +280,9 @@ def append_record(path, line):
         f.write((b"\n" if torn else b"") + json.dumps(line).encode() + b"\n")
 
 
-READ = dict.fromkeys(("run", "exp", "task", "model", "row", "terms", "budget", "date"), str)
+READ = dict.fromkeys(("run", "exp", "task", "model", "row", "tier", "date"), str)
 READ |= {"val_acc": float, "test_acc": float, "seconds": float, "seed": int}
-READ |= {"cell": dict, "hp": dict, "data": dict}
+READ |= {"cell": dict, "changes": dict, "hp": dict, "data": dict}
 
 
 def is_record(line):
@@ -285,6 +296,16 @@ def is_record(line):
     )
 
 
+def upgraded(line):
+    """A line as it is written today. Before 2026-11-26 `changes` were words, `terms`, and a tier a `budget`:
+    what the words say is kept and shown as it is."""
+    if isinstance(line, dict) and {"terms", "budget"} <= line.keys() and "changes" not in line:
+        words, tier = line["terms"], line["budget"]
+        line = {key: value for key, value in line.items() if key not in ("terms", "budget")}
+        line |= {"changes": {"terms": words} if words else {}, "tier": tier}
+    return line
+
+
 def read_records(paths):
     """All records of the files that exist; other lines are left out with one warning a file."""
     records = []
@@ -293,7 +314,7 @@ def read_records(paths):
         for number, text in enumerate(path.read_bytes().split(b"\n"), 1):
             line = None
             with contextlib.suppress(ValueError, RecursionError):
-                line = json.loads(text)
+                line = upgraded(json.loads(text))
             if is_record(line):
                 records.append(line)
             elif text.strip():
@@ -326,7 +347,7 @@ def finished_runs(args, task, exps):
     """The records of a task under --out by one of `exps` whose best.pt is there; smoke runs with --smoke,
     mini runs with --mini."""
     found = [r for r in finished(args.out).values() if r["task"] == task and r["exp"] in exps]
-    found = [r for r in found if (r["smoke"], r["budget"] == "mini") == (args.smoke, args.mini)]
+    found = [r for r in found if (r["smoke"], r["tier"] == "mini") == (args.smoke, args.mini)]
     return [r for r in found if (args.out / r["run"] / "best.pt").exists()]
 
 
@@ -384,7 +405,7 @@ def summary(records):
     if not records:
         return "—"
     mean, error = mean_and_error(records)
-    digits = 1 if records[0]["budget"] == "mini" else 2
+    digits = 1 if records[0]["tier"] == "mini" else 2
     learnt = sum(r["test_acc"] > (r.get("chance") or 0) + 0.02 for r in records)
     count = f"{len(records)}" if learnt == len(records) else f"{len(records)}, {learnt} learnt"
     spread = f" ± {100 * error:.{digits}f}" if len(records) > 1 else ""
@@ -416,23 +437,38 @@ def grouped(records, key):
     return groups
 
 
-def place(record):
-    """Where a record stands in tables: (task, "row; terms")."""
-    return record["task"], "; ".join(filter(None, [record["row"], record["terms"]]))
+def row_key(record):
+    """What makes records one row of a task's tables, whatever their labels say, as something to group by."""
+    facts = (json.dumps(record[part], sort_keys=True) for part in ("cell", "changes"))
+    return record["task"], record["model"], *facts
 
 
-def tier_and_place(record):
-    return record["budget"], *place(record)
+def one_recipe(records):
+    """Of the records of one row those of the recipe and data that validated best on average, and a footnote
+    on the others, "" without any."""
+    groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
+    best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
+    others = [group for group in groups.values() if group is not best]
+    notes = [f"{len(group)} with {difference_in_words(group[0], best[0])}" for group in others]
+    return best, f"{best[0]['row']}: not counted are {'; '.join(notes)}; validated worse." if notes else ""
+
+
+def difference_in_words(one, other):
+    """What one record has in its recipe or data that another one has not: "lr 0.001"."""
+
+    def rows(record):
+        for part, values in record["hp"].items():
+            inner = values if isinstance(values, dict) else {part: values}  # a rule's recipe has no parts
+            yield from ((f"pretraining {k}" if part == "pretrain" else k, v) for k, v in inner.items())
+
+    mine, theirs = dict(rows(one)), dict(rows(other))
+    words = [f"{row} {mine.get(row)}" for row in mine | theirs if mine.get(row) != theirs.get(row)]
+    return ", ".join(words + (["other data"] if one["data"]["hash"] != other["data"]["hash"] else []))
 
 
 def best_recipe(records):
-    """Of several recipes or data sets the records of the one with the best mean validation accuracy; says
-    what is left out."""
-    groups = grouped(records, lambda r: json.dumps([r["hp"], r["data"]["hash"]], sort_keys=True))
-    best = max(groups.values(), key=lambda g: statistics.mean(r["val_acc"] for r in g), default=[])
-    if left := len(records) - len(best):
-        print(f"left out: {left} runs beside {best[0]['run']}: another recipe or data, validated worse")
-    return best
+    """one_recipe without its footnote."""
+    return one_recipe(records)[0]
 
 
 def naturally(text):
@@ -450,7 +486,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
 
     tasks, titles   the columns of the paper's table; {task: title}
     paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
-    also            {another script: record -> its row here, or None}: runs that this table needs too
+    also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     """
     if args.smoke:
         return
@@ -462,18 +498,17 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     shown = [task for task in tasks if not chosen or task in chosen]
     tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
-    if args.report and not args.mini and any(r["budget"] == "mini" for found in both for r in found):
+    if args.report and not args.mini and any(r["tier"] == "mini" for found in both for r in found):
         print("The tables of small models come last. --report --mini prints them alone.\n")
     for tier in tiers:
-        yours, ours = (grouped([r for r in found if r["budget"] == tier], place) for found in both)
+        yours, ours = ([r for r in found if r["tier"] == tier] for found in both)
         if not (yours or ours) and (tier != "paper" or copied or not paper):
             continue
         print(f"### {title} ({TIERS[tier]})\n")
-        for later in (False, True):
-            for task in shown:
-                print_task(
-                    task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]), later
-                )
+        for task in shown:
+            print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
+        for task in shown:
+            print_changed(task, titles[task], tasks, yours, ours, paper, tier)
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
     print("Test accuracy in %: mean ± its own standard error (seeds). — = not run. Cost: of")
@@ -482,7 +517,7 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
         print("not with the paper's at full size.")
-    print(f"{'' if args.mini else notes}{differences(*both)}{unfinished(args.out, exp)}")
+    print(f"{'' if args.mini else notes}{unfinished(args.out, exp)}")
 
 
 def unfinished(out, exp):
@@ -500,38 +535,34 @@ def unfinished(out, exp):
 
 def training_of(record):
     """What makes two records one training, whatever script and row name it."""
-    same = [record[key] for key in ("budget", "task", "seed", "limit", "terms", "hp")]
+    same = [record[key] for key in ("tier", "task", "seed", "changes", "hp")]
     return json.dumps([*same, record["data"]["hash"]], sort_keys=True)
 
 
 def rows_of(found, exp, also):
     """The records of an experiment, and those of others that stand in its table, as rows of it. A training
-    that both have counts once."""
+    that both have counts once.
+
+    also    {another script: its record -> {"row", "model", "cell"} of the row here, or None}
+    """
     once, halves = {}, {r["run"]: seconds_of(r) for r in found if "score" in r}
     for r in found:
-        row = r["row"] if r["exp"] == exp else also.get(r["exp"], lambda r: None)(r)
-        if row is not None:
-            key = row, training_of(r)
+        here = {} if r["exp"] == exp else also.get(r["exp"], lambda r: None)(r)
+        if here is not None:
+            place = r | here
+            key = row_key(place), training_of(r)
             if key not in once or r["exp"] == exp:
-                once[key] = r | {"row": row}
+                once[key] = place
                 if first := halves.get((r.get("pretraining") or {}).get("run")):
                     once[key]["both_halves"] = first + seconds_of(r)
     return [*once.values()]
 
 
-def order_of(labels, paper):
-    """Labels in the paper's order; others after the row whose name they begin with, else after the rows of
-    their model, the words before the first comma; changed terms last."""
-    names = list(paper)
-    models = [name.partition(",")[0] for name in names]
-
-    def key(label):
-        row, _, words = label.partition("; ")
-        near = [i for i, name in enumerate(names) if row == name or row.startswith(name + ",")]
-        near = near or [i for i, model in enumerate(models) if model == row.partition(",")[0]]
-        return naturally(words), max(near, default=len(names)), naturally(row)
-
-    return sorted(dict.fromkeys(labels), key=key)
+def table_order(record, paper):
+    """A key to sort by: rows of the paper's table in its order, then others by model and cell."""
+    rows = list(paper)
+    at = rows.index(record["row"]) if record["row"] in paper else len(rows)
+    return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
 
 
 def paper_value(paper, row, at):
@@ -541,37 +572,64 @@ def paper_value(paper, row, at):
     return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, linear, changed):
-    """The rows of one task: the table of the script's recipe or, `changed`, one for each other terms. Rows
-    that only the paper has, and those of a linear model, are shown at full size alone."""
-    at, full = tasks.index(task), tier == "paper"
-    labels = [label for name, label in (*yours, *ours) if name == task]
-    if full:
-        labels += [row for row in paper if paper_value(paper, row, at)]
-    everything = [r for found in (yours, ours) for label in labels for r in found.get((task, label), [])]
-    columns = ["yours", "this repository", "cost", "paper" if full else "paper, full"]
-    shown = [label for label in order_of(labels, paper) if bool(label.partition("; ")[2]) == changed]
-    for words, group in grouped(shown, lambda label: label.partition("; ")[2]).items():
-        lines = []
-        for label in group:
-            mine, theirs = (best_recipe(found.get((task, label), [])) for found in (yours, ours))
-            row = label.partition("; ")[0]
-            numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, row, at)]
-            lines.append([row, *numbers])
-        if words:
-            print(f"{words}:\n")
+def lines_of(yours, ours, paper, at, bare=()):
+    """The lines of a table, a row's records as one, in table_order, and footnotes. bare: further labels, of
+    rows that only the paper has."""
+    rows = {label: ([], []) for label in bare}
+    for whose, found in enumerate((yours, ours)):
+        for r in found:
+            rows.setdefault(row_key(r), ([], []))[whose].append(r)
+    first = {key: (both[0] or both[1])[0] for key, both in rows.items() if any(both)}
+    for label in bare:
+        if any(r["row"] == label for r in first.values()):
+            del rows[label]
         else:
-            lines += baseline_rows(everything) + (linear if full else [])
-        print_table([title, *columns], lines)
-    if shown and any(r["data"].get("official") is False for r in everything):
+            first[label] = {"row": label, "model": "", "cell": {}}
+    lines, notes = [], []
+    for key in sorted(rows, key=lambda key: table_order(first[key], paper)):
+        (mine, note), (theirs, other) = map(one_recipe, rows[key])
+        notes += filter(None, [note, other])
+        label = first[key]["row"]
+        numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
+        lines.append([label, *numbers])
+    return lines, notes
+
+
+def print_task(task, title, tasks, tier, yours, ours, paper, linear):
+    """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and those
+    of a linear model, are shown at full size alone."""
+    at, full = tasks.index(task), tier == "paper"
+    here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
+    bare = [row for row in paper if full and paper_value(paper, row, at)]
+    lines, notes = lines_of(*here, paper, at, bare)
+    if not lines:
+        return
+    lines += baseline_rows([*here[0], *here[1]]) + (linear if full else [])
+    print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
+    if any(r["data"].get("official") is False for found in here for r in found):
         print(f"{title}: not the official images.\n")
 
 
-def print_table(header, lines):
-    """Without the column of your runs where there are none."""
+def print_changed(task, title, tasks, yours, ours, paper, tier):
+    """A table for each thing that was changed in the recipe of some rows of one task."""
+    here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
+    changes = {in_words(r["changes"]): r["changes"] for found in here for r in found}
+    for words in sorted(changes, key=naturally):
+        group = [[r for r in found if r["changes"] == changes[words]] for found in here]
+        lines, notes = lines_of(*group, paper, tasks.index(task))
+        print(f"{words}:\n")
+        last = "paper" if tier == "paper" else "paper, full"
+        print_table([title, "yours", "this repository", "cost", last], lines, notes)
+
+
+def print_table(header, lines, notes=()):
+    """Without the column of your runs where there are none; footnotes below."""
     if all(yours in ("—", "") for _, yours, *_ in lines):
         header, *lines = ([first, *others] for first, _, *others in (header, *lines))
-    show(header, lines)
+    print(markdown(header, lines))
+    for note in notes:
+        print(textwrap.fill(note, 80))
+    print()
 
 
 def baseline_rows(records):
@@ -585,7 +643,7 @@ def linear_rows(task, ours):
     """What a linear model of n consecutive symbols gets (exp_ngrams): of single symbols, whatever
     their order, and the one that validated best."""
     found = [r for r in ours if r["exp"] == "ngrams" and r["task"] == task]
-    found = [r for r in found if r["budget"] == "paper" and r["cell"].get("gap") == 1]
+    found = [r for r in found if r["tier"] == "paper" and r["cell"].get("gap") == 1]
     if not found:
         return []
     free = [r for r in found if (r["cell"]["n"], r["cell"]["weights"]) == (1, "counts")]
@@ -595,30 +653,22 @@ def linear_rows(task, ours):
 
 
 def print_averages(tasks, yours, ours, paper):
-    """The averages over all tasks that the paper prints, and ours where every task has been run."""
-    lines, n = [], len(tasks)
-    for row in order_of([*paper, *(row for _, row in (*yours, *ours))], paper):
-        means = []
-        for found in (yours, ours):
-            groups = [best_recipe(found.get((task, row), [])) for task in tasks]
-            cells = [mean_and_error(group)[0] for group in groups if group]
-            means.append(f"{100 * statistics.mean(cells):.2f}" if len(cells) == n else "—")
-        if (value := paper_value(paper, row, n)) or means != ["—", "—"]:
-            lines.append([row, *means, value])
+    """The averages over all tasks that the paper prints, and ours of rows that every task has."""
+
+    def averages(found):
+        full = [r for r in found if r["tier"] == "paper" and not r["changes"]]
+        for row, group in grouped(full, lambda r: r["row"]).items():
+            cells = grouped(group, lambda r: r["task"])
+            if {*tasks} <= cells.keys():
+                means = [mean_and_error(best_recipe(cells[task]))[0] for task in tasks]
+                yield row, f"{100 * statistics.mean(means):.2f}"
+
+    found, n = [dict(averages(yours)), dict(averages(ours))], len(tasks)
+    rows = [row for row in paper if paper_value(paper, row, n)]
+    rows += [row for row in found[0] | found[1] if row not in rows]
+    lines = [[row, *(known.get(row, "—") for known in found), paper_value(paper, row, n)] for row in rows]
     if lines:
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
-
-
-def differences(yours, ours):
-    """One sentence on what differs between your runs and this repository's of the same rows."""
-    rows = {*map(tier_and_place, yours)} & {*map(tier_and_place, ours)}
-    found = [r for r in (*yours, *ours) if tier_and_place(r) in rows]
-    values = {name: {(tier_and_place(r), r.get(name)) for r in found} for name in ("device", "code", "torch")}
-    values["data"] = {(tier_and_place(r), r["data"]["hash"]) for r in found}
-    differ = [name for name, pairs in values.items() if len(pairs) > len(rows)]
-    if not differ:
-        return ""
-    return f"Runs of one row have more than one: {', '.join(differ)}. Each record names its own.\n"
 
 
 def compare(args, exp, titles):
@@ -631,17 +681,19 @@ def compare(args, exp, titles):
         whose, known = "this repository's", [r for r in ours if r["exp"] == original]
     if not known:
         raise UserError(f"no run of {original} is known; give a script that has been run")
-    mine = grouped([r for r in yours if r["exp"] == exp], tier_and_place)
-    theirs = grouped(known, tier_and_place)
-    rows = sorted({label.partition("; ")[0] for _, _, label in theirs}, key=naturally)
+    rows = sorted({r["row"] for r in known}, key=naturally)
     if named and named not in rows:
         raise UserError(f"{original} has no row {named}; it has {', '.join(rows)}")
+    mine = grouped([r for r in yours if r["exp"] == exp], lambda r: (r["tier"], row_key(r)))
     lines, notes, lacking = [], [], []
-    for (tier, task, label), group in mine.items():
-        row, _, changes = label.partition("; ")
-        near = "; ".join(filter(None, [named or row, changes]))
-        group, other = best_recipe(group), best_recipe(theirs.get((tier, task, near), []))
-        words, where = "—", f"{titles.get(task, task)} {label}"
+    for group in mine.values():
+        group, first = best_recipe(group), group[0]
+        same = {"tier": first["tier"], "task": first["task"], "changes": first["changes"]}
+        same["row"] = named or first["row"]
+        other = best_recipe([r for r in known if same.items() <= r.items()])
+        where = ", ".join(filter(None, [titles.get(first["task"], first["task"]), first["row"]]))
+        where = "; ".join(filter(None, [where, in_words(first["changes"])]))
+        words = "—"
         if other:
             (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
             words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
@@ -649,8 +701,8 @@ def compare(args, exp, titles):
             differ = [key for key in now | was if now.get(key) != was.get(key)]
             notes += [f"{where}: {k} is {now.get(k)}, in the original {was.get(k)}." for k in differ]
         else:
-            lacking.append(group[0].get("argv", []))
-        lines.append([where, TIERS[tier], summary(group), summary(other), words])
+            lacking.append(first.get("argv", []))
+        lines.append([where, TIERS[first["tier"]], summary(group), summary(other), words])
     if not lines:
         smoke = any(r["exp"] == exp for r in read_records([args.out / "results.jsonl"]))
         kind = "only smoke runs" if smoke else "no finished run"
@@ -716,7 +768,7 @@ def plot_curves(folders, title, path):
         name, record = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run), known.get(run)
         recipe = record and json.dumps(record["hp"], sort_keys=True)
         curve = name, recipe, tuple(line["step"] for line in lines)
-        labels[curve] = record and place(record)[1]
+        labels[curve] = record and "; ".join(filter(None, [record["row"], in_words(record["changes"])]))
         both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
         curves.setdefault(curve, []).append(both)
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")

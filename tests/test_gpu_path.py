@@ -142,7 +142,7 @@ def test_the_check_sees_what_a_gpu_does_not_forgive(fault):
 
 
 class Replayed(common.CapturedGradients):
-    """Without a GPU: a "graph" that computes again, from the tensors of its capture into those of its result."""
+    """Without a GPU: a "graph" computes again, from the tensors of its capture into those of its result."""
 
     def __init__(self, gradients, model):
         self.gradients, self.model, self.graphs = gradients, model, {}

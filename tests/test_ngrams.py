@@ -205,7 +205,7 @@ def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
         assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
     found = lines_of(tmp_path / "runs" / "results.jsonl")
     cells = [("n=2, presence", "paper"), ("n=2, gap 2, presence", "paper")]
-    assert [(r["row"], r["budget"]) for r in found] == cells
+    assert [(r["row"], r["tier"]) for r in found] == cells
     pytest.importorskip("matplotlib")
     assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
     assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
@@ -216,7 +216,7 @@ def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
 
 
 def test_transformers_are_beaten_one_by_one():
-    line = {"smoke": False, "budget": "paper"}
+    line = {"smoke": False, "tier": "paper"}
     text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.663})
     assert text == "ahead of 11 of 11 Transformers of LRA's table"
     assert "10 of 11" in exp_ngrams.worth(line | {"task": "image", "test_acc": 0.4311})

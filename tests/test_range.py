@@ -67,30 +67,52 @@ def test_a_meter_sees_as_far_as_a_stack_of_convolutions_and_no_further():
 # ------------------------------------------------------------------------------------------ the table
 
 
-def record(exp, row, seed, accuracy, task="text", **train):
+def record(exp, kernel, seed, accuracy, task="text", stride=None):
     """A mini record, as far as the dial's table reads it."""
-    made = dict(exp=exp, task=task, row=row, terms="", seed=seed, test_acc=accuracy, val_acc=accuracy)
-    made |= dict(run=f"{exp} {row} {seed}", budget="mini", limit=None, data={"hash": "d", "counts": {}})
-    return made | {"hp": {"model": {"kernel": 5}, "train": {"lr": 1e-3} | train}}
+    cell = {"kernel": kernel} | ({"stride": stride} if stride else {})
+    made = dict(
+        exp=exp, task=task, model="conv", cell=cell, row=f"{cell}", changes={}, seed=seed, tier="mini"
+    )
+    made |= dict(run=f"{exp} {cell} {seed}", test_acc=accuracy, val_acc=accuracy, limit=None)
+    train = {"lr": 1e-3} | ({"stride": stride} if stride else {})
+    return made | {"data": {"hash": "d", "counts": {}}, "hp": {"model": {"kernel": kernel}, "train": train}}
 
 
 def test_runs_of_other_scripts_count_at_s_1_and_once():
-    found = [record("range", "K=5, s=16", 0, 0.6, stride=16), record("range", "K=5, s=1", 0, 0.7, stride=1)]
-    found += [record("locality", "K=5", 0, 0.7), record("locality", "K=5", 1, 0.8)]
-    found += [record("locality", "K=7", 0, 0.9)]  # was never dialled
-    found += [record("range", "K=5, s=4", 0, 0.3, "image", stride=4)]
-    found += [record("locality", "K=5", 0, 0.5, "image")]  # trained for longer than the dial's
+    found = [record("range", 5, 0, 0.6, stride=16), record("range", 5, 0, 0.7, stride=1)]
+    found += [record("locality", 5, 0, 0.7), record("locality", 5, 1, 0.8)]
+    found += [record("locality", 7, 0, 0.9)]  # was never dialled
+    found += [record("range", 5, 0, 0.3, "image", stride=4)]
+    found += [record("locality", 5, 0, 0.5, "image")]  # trained for longer than the dial's
     tables = exp_range.of_the_dial(found)
     seen = {
-        task: {cell: sorted(r["test_acc"] for r in group) for cell, group in cells.items()}
+        task: {(row.label(), s): sorted(r["test_acc"] for r in group) for (row, s), group in cells.items()}
         for (task, _), cells in tables.items()
     }
     assert seen == {"text": {("K=5", 1): [0.7, 0.8], ("K=5", 16): [0.6]}, "image": {("K=5", 4): [0.3]}}
 
 
+def test_other_scripts_rows_are_the_dials_models():
+    def here(model, cell, task="text"):
+        r = dict(model=model, cell=cell, task=task, tier="mini")
+        found = exp_range.at_stride_1(r)
+        return found and (found["row"], found["model"], found["cell"])
+
+    assert here("conv", {"kernel": 1}) == ("K=1 (bag of symbols)", "bag", {"stride": 1})
+    plain = {"techniques": "no"}
+    assert here("s4", plain) == ("S4, no techniques", "s4", {"stride": 1} | plain)
+    assert here("transformer", {"position": "learned"}) == ("learned", "learned", {"stride": 1})
+    others = [
+        ("transformer", {"position": "rotary"}),
+        ("conv", {"kernel": 5, "norm_place": "post"}),
+        ("lru", {}),
+    ]
+    assert not any(here(*other) for other in others) and not here("s4", {}, "image")
+
+
 def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, capsys):
-    yours = exp_range.of_the_dial([record("range", "K=5, s=16", 0, 0.625, stride=16)])["text", "mini"]
-    ours = exp_range.of_the_dial([record("range", "K=5, s=64", 0, 0.5, stride=64)])["text", "mini"]
+    yours = exp_range.of_the_dial([record("range", 5, 0, 0.625, stride=16)])["text", "mini"]
+    ours = exp_range.of_the_dial([record("range", 5, 0, 0.5, stride=64)])["text", "mini"]
     drawn = []
     monkeypatch.setattr(exp_range.records, "save_figure", lambda figure, path: drawn.append(figure))
     exp_range.print_dial("text", "mini", yours, ours, tmp_path / "dial.png")

@@ -23,7 +23,7 @@ import records
 
 # What every table reads of a record.
 RECORD = dict(run="a", exp="locality", task="text", model="conv", cell={"kernel": 5}, seed=0, limit=None)
-RECORD |= dict(row="K=5", terms="", budget="paper", date="2026-01-01", val_acc=0.5, test_acc=0.5)
+RECORD |= dict(row="K=5", changes={}, tier="paper", date="2026-01-01", val_acc=0.5, test_acc=0.5)
 RECORD |= dict(seconds=600.0, hp={}, data={"hash": "a", "counts": {"test": 10_000}}, smoke=False)
 
 
@@ -39,9 +39,9 @@ def run(tmp_path):
 def test_a_record_has_every_field(run, tmp_path, capsys):
     assert run(*TINY, "--amp", "auto") == 0
     [record] = lines_of(tmp_path / "results.jsonl")
-    fields = """exp task model cell seed row terms budget epochs steps test_acc val_acc best_epoch
+    fields = """exp task model cell seed row changes tier epochs steps test_acc val_acc best_epoch
     test_acc_last chance train_acc params seconds cpu_seconds epoch_seconds peak_gb device torch
-    numpy python git dirty code argv hp data smoke mini amp ranks micro_batch compile date""".split()
+    numpy python git dirty code argv hp data smoke mini amp ranks micro_batch compile graphs date""".split()
     assert {*fields} <= record.keys() and records.is_record(record)
     assert (record["row"], record["cell"], record["smoke"]) == ("K=5", {"kernel": 5}, True)
     assert record["data"]["counts"] == {"train": 512, "val": 128, "test": 128} and record["limit"] == 32
@@ -63,13 +63,13 @@ def test_a_run_is_done_once_and_a_smoke_run_always_runs(run, real_runs, tmp_path
 
 
 def planned(monkeypatch, *argv, made="d"):
-    """(identity, terms, budget) of each cell of a command; nothing is trained, no data are made."""
+    """(identity, changes, tier) of each cell of a command; nothing is trained, no data are made."""
     found = []
 
     def run_cell(args, script, *, row, task, model, cell, hp, table, seed, **rest):
-        words = records.terms(hp, table, args.limit)
+        changes = records.changes_of(hp, table, args.limit)
         identity = records.make_identity(args, script, task, model, cell, seed, hp)
-        found.append((identity, words, records.budget(args, words)))
+        found.append((identity, changes, records.tier_of(args, changes)))
 
     with monkeypatch.context() as patch:
         task = types.SimpleNamespace(source={"hash": made})
@@ -100,26 +100,38 @@ def test_a_changed_flag_is_another_cell(monkeypatch):
     assert len({*names("--seed 4 --seeds 3")}) == 3
 
 
-def test_what_is_not_the_papers_recipe_is_said_in_words(monkeypatch):
-    """Promise 7: (terms, budget) of a command. Both readings of the last tenth are the paper's."""
+def test_what_is_not_the_papers_recipe_is_in_changes_and_said_in_words(monkeypatch):
+    """Promise 7: (changes, their words, tier) of a command. Both readings of the last tenth are A's."""
     wanted = {
-        "--task text": ("", "paper"),
-        "--task text --kernel 9 --epochs 80 --lr 1e-3": ("", "paper"),
-        "--task text --no-techniques": ("", "paper"),
-        "--task text --set-last-tenth": ("last tenth set", "paper"),
-        "--task text --mini": ("", "mini"),
-        "--task text --mini --lr 0.5": ("lr 0.5", "mini"),
-        "--task text --epochs 4": ("4 of 80 epochs", "reduced"),
-        "--task text --epochs 81": ("81 epochs", "reduced"),
-        "--task text --steps 9000 --limit 5000": ("5,000 examples, 9,000 steps", "reduced"),
-        "--task text --max-length 64 --no-bucket": ("--no-bucket, max_length 64", "reduced"),
-        "--task image --augment none": ("augment none", "reduced"),
-        "--task image --augment flip": ("augment flip", "reduced"),
-    }
-    for words, (terms, budget) in wanted.items():
-        [(_, *found)] = planned(monkeypatch, "--kernel", "5", *words.split())
-        assert found == [terms, budget], words
+        "--task text": ({}, "", "paper"),
+        "--task text --kernel 9 --epochs 80 --lr 1e-3": ({}, "", "paper"),
+        "--task text --no-techniques": ({}, "", "paper"),
+        "--task text --set-last-tenth": ({"set_last_tenth": True}, "last tenth set", "paper"),
+        "--task text --mini": ({}, "", "mini"),
+        "--task text --mini --lr 0.5": ({"lr": 0.5}, "lr 0.5", "mini"),
+        "--task text --epochs 1": ({"epochs": 1}, "1 epoch", "reduced"),
+        "--task text --epochs 81": ({"epochs": 81}, "81 epochs", "reduced"),
+        "--task text --steps 9000 --limit 5000": (
+            {"limit": 5000, "steps": 9000}, "5,000 examples, 9,000 steps", "reduced",
+        ),
+        "--task text --max-length 1064 --no-bucket": (
+            {"max_length": 1064, "bucket": False}, "1,064 bytes, --no-bucket", "reduced",
+        ),
+        "--task image --augment none": ({"technique": None}, "augment none", "reduced"),
+        "--task image --augment flip": ({"technique": "augment flip"}, "augment flip", "reduced"),
+    }  # fmt: skip
+    for flags, (changes, words, tier) in wanted.items():
+        [(_, found, of)] = planned(monkeypatch, "--kernel", "5", *flags.split())
+        assert (found, records.in_words(found), of) == (changes, words, tier), flags
     assert planned(monkeypatch, *"--task text --kernel 5 --smoke".split())[0][2] == "reduced"
+
+
+def test_a_line_of_before_changes_is_shown_under_its_words_and_counts_as_done(reported, tmp_path):
+    old = {k: v for k, v in RECORD.items() if k not in ("changes", "tier")}
+    old |= {"terms": "4 of 80 epochs", "budget": "reduced", "test_acc": 0.7}
+    tables, _ = reported([old], [])
+    assert tables[LESS]["Text; 4 of 80 epochs"]["K=5"][0] == "70.00 (1)"
+    assert records.finished(tmp_path / "runs").keys() == {old["run"]}
 
 
 def test_seeds_are_runs_of_their_own_and_flags_reach_the_recipe(run, tmp_path, monkeypatch):
@@ -290,8 +302,10 @@ def test_many_processes_append_and_a_torn_piece_hides_no_line(tmp_path, capsys):
 def test_what_is_no_record_is_left_out_with_one_warning(tmp_path, capsys):
     """Promises 4 and 7: any of its rows missing or of another type, and lines that are no JSON."""
     odd = (None, 7, 7.5, -0.5, "7", [0.5], {"a": 1}, math.nan)
-    fits = dict.fromkeys(("run", "exp", "task", "model", "row", "terms", "budget", "date"), 1)
-    fits |= dict(cell=1, hp=1, data=0, seed=1, val_acc=3, seconds=3, test_acc=0)  # of the odd values, so many
+    fits = dict.fromkeys(("run", "exp", "task", "model", "row", "tier", "date"), 1)
+    fits |= dict(
+        cell=1, changes=1, hp=1, data=0, seed=1, val_acc=3, seconds=3, test_acc=0
+    )  # of the odd values, so many
     lines = ["[1]", "7", '"text"', "{", "[" * 100_000, "\x00"]
     for key, count in fits.items():
         assert sum(records.is_record(RECORD | {key: value}) for value in odd) == count, key
@@ -325,7 +339,7 @@ def test_a_model_is_rebuilt_from_its_best_weights_or_refused(run, tmp_path):
 
 def seeds(*accuracies, test=10_000, **rows):
     """Records of one row; every seed is a run of its own."""
-    recipe = f"{rows.get('budget')} {rows.get('terms')}"
+    recipe = f"{rows.get('tier')} {rows.get('changes')}"
     more = {"hp": {"train": {"recipe": recipe}}, "data": {"hash": "a", "counts": {"test": test}}} | rows
     return [RECORD | dict(run=f"{rows} {i}", seed=i, test_acc=a) | more for i, a in enumerate(accuracies)]
 
@@ -350,7 +364,7 @@ def test_summary_shows_mean_error_and_how_many_learnt():
     assert (
         records.summary(seeds(0.5)) == "50.00 (1)" and records.summary(seeds(0.5, 0.6)) == "55.00 ± 5.00 (2)"
     )
-    assert records.summary(seeds(0.5, 0.6, budget="mini")) == "55.0 ± 5.0 (2)"
+    assert records.summary(seeds(0.5, 0.6, tier="mini")) == "55.0 ± 5.0 (2)"
     assert records.summary(seeds(0.505, 0.905, chance=0.501)) == "70.50 ± 20.00 (2, 1 learnt)"
 
 
@@ -360,7 +374,9 @@ def test_of_several_recipes_the_one_that_validated_best_is_shown_not_the_one_tha
         RECORD | {"hp": {"lr": lr}, "data": {"hash": made}, "val_acc": val, "test_acc": test}
         for lr, made, val, test in lines
     ]
-    assert records.best_recipe(found) == [found[0], found[2]]
+    best, note = records.one_recipe(found)
+    assert best == [found[0], found[2]]
+    assert note == "K=5: not counted are 1 with lr 0.0001; 1 with other data; validated worse."
 
 
 # ------------------------------------------------------------------------------------------ reports
@@ -398,23 +414,22 @@ def test_yours_and_the_repositorys_stand_in_columns_of_their_own(reported):
     tables, out = reported([*seeds(0.5, 0.6, code="x"), ours[0]], ours)
     assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper"]
     assert tables[FULL]["Text"]["K=5"] == ["55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96"]
-    assert "Runs of one row have more than one: code." in out
     tables, out = reported([], ours)
-    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96"] and "differ" not in out
+    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96"]
 
 
-def test_a_report_keeps_budgets_terms_and_tasks_apart_and_leaves_smoke_runs_out(reported):
+def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(reported):
     """Promise 7: what is not the paper's recipe has a table of its own. Of a run that was repeated the
     newest counts."""
     yours = [
         *seeds(0.885, 0.895),
-        *seeds(0.85, terms="4 of 80 epochs", budget="reduced"),
-        *seeds(0.7, budget="mini", chance=0.5),
-        *seeds(0.6, budget="mini", terms="lr 0.5"),
-        *seeds(0.4, task="listops", row="K=31"),
-        *seeds(0.9999, smoke=True, row="K=31"),
-        RECORD | dict(run="again", row="K=7", date="2026-01-02", test_acc=0.3),
-        RECORD | dict(run="again", row="K=7", date="2026-01-01", test_acc=0.2),
+        *seeds(0.85, changes={"epochs": 4}, tier="reduced"),
+        *seeds(0.7, tier="mini", chance=0.5),
+        *seeds(0.6, tier="mini", changes={"lr": 0.5}),
+        *seeds(0.4, task="listops", row="K=31", cell={"kernel": 31}),
+        *seeds(0.9999, smoke=True, row="K=31", cell={"kernel": 31}),
+        RECORD | dict(run="again", row="K=7", cell={"kernel": 7}, date="2026-01-02", test_acc=0.3),
+        RECORD | dict(run="again", row="K=7", cell={"kernel": 7}, date="2026-01-01", test_acc=0.2),
     ]
     tables, out = reported(yours, [])
     full = tables[FULL]
@@ -423,7 +438,7 @@ def test_a_report_keeps_budgets_terms_and_tasks_apart_and_leaves_smoke_runs_out(
     assert list(full["Text"]) == ["Text", "K=5", "K=31", "K=7"]  # what the paper does not have comes last
     assert full["ListOps"]["K=31"] == ["40.00 (1)", "—", "10 min", "infeasible"]
     assert tables[LESS] == {
-        "Text; 4 of 80 epochs": {
+        "Text; 4 epochs": {
             "Text": ["yours", "this repository", "cost", "paper, full"],
             "K=5": ["85.00 (1)", "—", "10 min", "88.96"],
         }
@@ -435,7 +450,9 @@ def test_a_report_keeps_budgets_terms_and_tasks_apart_and_leaves_smoke_runs_out(
 
 def test_averages_are_over_whole_rows(reported):
     """By hand: (80 + 50) / 2 = 65."""
-    tables, _ = reported([*seeds(0.8), *seeds(0.5, task="listops"), *seeds(0.9, row="K=31")], [])
+    tables, _ = reported(
+        [*seeds(0.8), *seeds(0.5, task="listops"), *seeds(0.9, row="K=31", cell={"kernel": 31})], []
+    )
     assert tables[FULL]["average of 2"] == {
         "average of 2": ["yours", "this repository", "paper"],
         "K=5": ["65.00", "—", "67.10"],
@@ -446,8 +463,8 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
     """A new key in `cell`, with its row, needs nothing else. A training that two scripts have counts once."""
     lines = seeds(0.5, cell={"kernel": 5, "mine": 1}, row="K=5, mine") + seeds(0.6, exp="multitask", row="b")
     tables, out = reported(lines, [])
-    assert list(tables[FULL]["Text"]) == ["Text", "K=5", "K=5, mine", "K=31"] and "60.00" not in out
-    also = {"multitask": lambda r: "K=5, mine" if r["row"] == "b" else None}
+    assert list(tables[FULL]["Text"]) == ["Text", "K=5", "K=31", "K=5, mine"] and "60.00" not in out
+    also = {"multitask": lambda r: {part: lines[0][part] for part in ("row", "model", "cell")}}
     for seed, shown in ((0, "50.00 (1)"), (1, "55.00 ± 5.00 (2)")):  # of the same seed this script's counts
         lines[1]["seed"] = seed
         assert reported(lines, [], also=also)[0][FULL]["Text"]["K=5, mine"][0] == shown
@@ -457,28 +474,28 @@ def test_a_copy_is_compared_with_its_original(reported):
     """By hand: 0.6 against 0.5, of 10,000 test examples each and two seeds: errors sqrt(.24 / 2e4) = .346 and
     sqrt(.25 / 2e4) = .354 points, together .495. Without runs of yours the repository's are the others."""
     argv = ["my.py", "--kernel", "31"]
-    mine = [*seeds(0.6, 0.6, exp="my"), *seeds(0.7, exp="my", row="K=31", argv=argv)]
-    original = [*seeds(0.5, 0.5), *seeds(0.9, budget="reduced", row="K=31")]
+    mine = [*seeds(0.6, 0.6, exp="my"), *seeds(0.7, exp="my", row="K=31", cell={"kernel": 31}, argv=argv)]
+    original = [*seeds(0.5, 0.5), *seeds(0.9, tier="reduced", row="K=31")]
     against = ("--against", "exp_locality.py")
     for yours, ours, whose in ((mine, original, "this repository's"), ([*mine, *original], [], "yours")):
         tables, text = reported(yours, ours, *against, script="my.py")
         assert "needs the original with the same flags: python exp_locality.py --kernel 31\n" in text
         rows = tables[f"my (yours) against locality ({whose})"][""]
-        assert rows["Text K=5"] == [
+        assert rows["Text, K=5"] == [
             "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
         ]  # fmt: skip
-        assert rows["Text K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
+        assert rows["Text, K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
     # Its own table has no tables of rows that nobody ran.
-    tables, _ = reported(seeds(0.6, exp="my", budget="mini"), original, script="my.py")
+    tables, _ = reported(seeds(0.6, exp="my", tier="mini"), original, script="my.py")
     assert tables.keys() == {SMALL}
-    own = seeds(0.6, 0.6, exp="my", row="mine", terms="lr 0.01")
-    other = seeds(0.5, 0.5, terms="lr 0.01")
+    own = seeds(0.6, 0.6, exp="my", row="mine", changes={"lr": 0.01})
+    other = seeds(0.5, 0.5, changes={"lr": 0.01})
     tables, _ = reported(own, other, "--against", "exp_locality.py:K=5", script="my.py")
     rows = tables["my (yours) against locality (this repository's)"][""]
-    assert rows["Text mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
+    assert rows["Text, mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
     slow, fast = (dict(train=dict(lr=lr)) for lr in (1, 7))
     mine, other = seeds(0.6, exp="my", hp=slow), seeds(0.5, hp=fast)
-    assert "Text K=5: lr is 1, in the original 7." in reported(mine, other, *against, script="my.py")[1]
+    assert "Text, K=5: lr is 1, in the original 7." in reported(mine, other, *against, script="my.py")[1]
     with pytest.raises(common.UserError, match="locality has no row K=9; it has K=5"):
         reported(mine, other, "--against", "exp_locality.py:K=9", script="my.py")
     with pytest.raises(common.UserError, match="no finished run"):

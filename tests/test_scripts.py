@@ -131,8 +131,8 @@ def test_a_mini_cell_is_trained_shown_and_can_be_rebuilt(script, words, row, tmp
         assert exit_code(script.main, *flags) == 0
         assert trained in (said := capsys.readouterr().out)
     [r] = lines_of(tmp_path / "results.jsonl")
-    assert (r["run"][:5], r["budget"], r["mini"], r["amp"], r["steps"]) == ("mini-", "mini", True, "off", 6)
-    assert r["terms"] == "100 examples, 6 steps" and (not row or r["row"] == row)
+    assert (r["run"][:5], r["tier"], r["mini"], r["amp"], r["steps"]) == ("mini-", "mini", True, "off", 6)
+    assert r["changes"] == {"limit": 100, "steps": 6} and (not row or r["row"] == row)
     number = f"{100 * r['test_acc']:.1f} (1"
     assert any(number in line for line in said.splitlines() if line.startswith("| "))
     model, _ = records.rebuilt(tmp_path / r["run"] / "best.pt", models.SequenceModel)

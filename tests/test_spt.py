@@ -318,7 +318,7 @@ def test_averages_follow_from_the_papers_cells():
         assert exp_spt.MEANS[exp_spt.MEAN6][row] == pytest.approx(sum(six) / 6, abs=0.006)
 
 
-# Words of the flags, cell: the cell's terms, and whether it is the paper's.
+# Words of the flags, cell: its changes in words, and whether it is the paper's.
 @pytest.mark.parametrize("given, cell, words, tier", [
     ("", Cell("transformer", "masked"), "", "paper"),
     ("--lr 3e-3", Cell("transformer", "masked"), "lr 0.003", "reduced"),
@@ -332,12 +332,12 @@ def test_averages_follow_from_the_papers_cells():
     ("--limit 450 --epochs 16", Cell("rotary", "causal", share=0.5), "450 examples, 16 epochs", "reduced"),
     ("--steps 4000", Cell("transformer", "masked"), "4,000 steps", "reduced"),
     ("--mini --epochs 8", Cell("s4", "masked", share=0.75), "8 epochs", "mini"),
-    ("--mini --epochs 2", Cell("s4", "multitask"), "2 of 4 epochs", "mini"),
+    ("--mini --epochs 2", Cell("s4", "multitask"), "2 epochs", "mini"),
 ])  # fmt: skip
-def test_terms_and_what_counts_as_the_papers_budget(given, cell, words, tier):
+def test_changes_and_what_counts_as_the_papers_budget(given, cell, words, tier):
     args = flags(*given.split())
-    found = exp_spt.terms(args, "image", cell, tiny("image", n=64))
-    assert (found, records.budget(args, found)) == (words, tier)
+    found = exp_spt.changes_of(args, "image", cell, tiny("image", n=64))
+    assert (records.in_words(found), records.tier_of(args, found)) == (words, tier)
 
 
 @pytest.mark.parametrize("given, cell, row, values", [
@@ -446,8 +446,8 @@ def test_pretraining_learns_and_fine_tuning_is_not_worse_than_scratch(script, tm
     assert spt["pretraining"] == history | {"restored": first["test_acc"]}
     assert first["test_acc"] > first["commonest"] > 1 / 16  # sixteen letters
     assert spt["row"] == "rotary Transformer, masked SPT, 70% SPT"
-    assert spt["terms"] == "20 epochs, lr 0.005, lr_pretrain 0.01"
-    assert spt["budget"] == scratch["budget"] == "reduced"
+    assert spt["changes"] == {"epochs": 20, "lr": 0.005, "lr_pretrain": 0.01}
+    assert first["changes"] == spt["changes"] and spt["tier"] == scratch["tier"] == "reduced"
     assert spt["epochs"] + first["epochs"] == scratch["epochs"] == 20 and len(spt["train_curve"]) == 6
     assert spt["test_acc"] >= scratch["test_acc"] - 0.05
     assert spt["train_curve"][-1] == round(spt["train_acc"], 4)
@@ -490,13 +490,13 @@ def test_a_pretraining_is_shared_by_what_starts_from_it_and_repeated_without_its
 # ------------------------------------------------------------------------------------------ report, flags
 
 
-def line(name, cell, acc, terms="", budget="paper"):
+def line(name, cell, acc, changes=None, tier="paper"):
     """A record as run_cell would leave it."""
     first, hp = arm(name, cell)
     record = dict(
         exp="spt", task=name, model=cell.model, cell=cell.label(), seed=0, hp=hp, limit=None, row=cell.row(),
-        terms=terms, run=f"{name} {cell} {terms}", data={"hash": "a"}, seconds=60.0, test_acc=acc,
-        val_acc=acc, budget=budget, date="2026-01-01", train_curve=[0.1, acc],
+        changes=changes or {}, run=f"{name} {cell} {changes}", data={"hash": "a"}, seconds=60.0, test_acc=acc,
+        val_acc=acc, tier=tier, date="2026-01-01", train_curve=[0.1, acc],
     )  # fmt: skip
     if first:
         record["pretraining"] = dict(run="r", train_curve=[0.1, 0.5], restored=0.5, commonest=0.25)
@@ -509,7 +509,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     causal, s4 = Cell("transformer", "causal"), Cell("s4", "masked")
     lines = [line(name, causal, 0.5) for name in exp_spt.MEAN6] + [line("pathx256", s4, 0.8125)]
-    lines += [line("image", s4._replace(share=0.6), 0.62), line("text", s4, 0.71, "16 epochs", "reduced")]
+    lines += [line("image", s4._replace(share=0.6), 0.62), line("text", s4, 0.71, {"epochs": 16}, "reduced")]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub(" +", " ", capsys.readouterr().out)
