@@ -368,13 +368,9 @@ def read(out):
     if not found:
         raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
     once = {(r["exp"], r["row"], records.training_of(r)): r for r in found}
-    cells = grouped(once.values(), lambda r: (r["exp"], r["task"], labelled(r)))
+    cells = grouped(once.values(), lambda r: (r["exp"], r["task"], records.label_of(r)))
     cells = {key: since_known(declared(records.best_recipe(group)), group) for key, group in cells.items()}
     return cells, {task: pooled(groups) for task, groups in by_task(cells).items()}
-
-
-def labelled(record):
-    return "; ".join(filter(None, [record["row"], records.in_words(record["changes"])]))
 
 
 def declared(group):

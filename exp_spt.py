@@ -734,14 +734,13 @@ def print_restored(groups):
     def kind(group):
         return group[0]["task"], group[0]["pretraining"].get("score") or "score"
 
-    def label(group):
-        return "; ".join(filter(None, [group[0]["row"], records.in_words(group[0]["changes"])]))
-
     for (task, score), of_task in records.grouped(sorted(groups, key=kind), kind).items():
         lines = []
-        for group in sorted(of_task, key=label):
+        for group in sorted(of_task, key=lambda group: records.label_of(group[0])):
             numbers = ["—" if share is None else f"{100 * share:.1f}" for share in shares(group)]
-            lines.append([label(group), *numbers, "learnt nothing" if learnt_nothing(group) else ""])
+            lines.append(
+                [records.label_of(group[0]), *numbers, "learnt nothing" if learnt_nothing(group) else ""]
+            )
         print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
         print(f"in % ({score}):\n")
         records.show(["", "restored", "commonest", ""], lines)

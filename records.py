@@ -437,6 +437,11 @@ def grouped(records, key):
     return groups
 
 
+def label_of(record):
+    """ "K=5; 30 epochs": a record for people."""
+    return "; ".join(filter(None, [record["row"], in_words(record["changes"])]))
+
+
 def row_key(record):
     """What makes records one row of a task's tables, whatever their labels say, as something to group by."""
     facts = (json.dumps(record[part], sort_keys=True) for part in ("cell", "changes"))
@@ -753,44 +758,47 @@ def save_figure(figure, path):
     print(f"figure: {path}")
 
 
-def plot_curves(folders, title, path):
+def plot_curves(runs, path):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
     (thin). Runs that differ by the seed alone are one line, their mean."""
-    curves, labels = {}, {}
-    known = published() + newest({folder.parent / "results.jsonl" for folder in folders})
+    logged, lines = curves(), {}
+    known = published() + newest({run.parent / "results.jsonl" for run in runs})
     known = {r["run"]: r for r in known}
-    for folder in folders:
-        log = folder if folder.suffix == ".jsonl" else folder / "log.jsonl"
-        if not log.is_file():
-            raise UserError(f"{log}: there is no such file; give the folder of a run, such as runs/RUN")
-        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-        run = folder.name.removesuffix(".jsonl")
-        name, record = re.sub(r"-s\d+-[0-9a-f]{8}$", "", run), known.get(run)
-        recipe = record and json.dumps(record["hp"], sort_keys=True)
-        curve = name, recipe, tuple(line["step"] for line in lines)
-        labels[curve] = record and "; ".join(filter(None, [record["row"], in_words(record["changes"])]))
-        both = [[100 * line[part]["acc"] for line in lines] for part in ("val", "train")]
-        curves.setdefault(curve, []).append(both)
+    for run in runs:
+        record = known.get(run.name)  # of a run that has not ended there is none
+        recipe = json.dumps([row_key(record), record["hp"]]) if record else run.name
+        curve = curve_of(run, logged)
+        _, seeds = lines.setdefault((recipe, len(curve)), (record and label_of(record) or run.name, []))
+        seeds.append([(line["step"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve])
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
-    shared = set.intersection(*(set(name.split("-")) for name, *_ in curves))  # it goes into the title
-    if None in labels.values() or len({*labels.values()}) < len(labels):  # then the folders' names must do
-        for curve in curves:
-            words = [word for word in curve[0].split("-") if word not in shared]
-            labels[curve] = "-".join(words) or curve[0]
-    for i, (curve, runs) in enumerate(curves.items()):
-        name, _, steps = curve
-        (val, train), n = numpy.mean(runs, 0), len(runs)
-        error = numpy.std(runs, 0, ddof=1)[0] / n**0.5 if n > 1 else None
-        color = (BLUE, ORANGE, GREEN, "#CC79A7")[i] if len(curves) < 5 else f"C{i}"
-        label = labels[curve] + (f" ({n} seeds)" if n > 1 else "")
-        axis.errorbar(steps, val, yerr=error, fmt=".-", color=color, label=label)
-        axis.plot(steps, train, color=color, linewidth=0.7)
-    axis.set(xlabel="step", ylabel="accuracy (%)")
-    title = title or "-".join(word for word in name.split("-") if word in shared)
-    axis.set_title(f"{title}\nvalidation, with its standard error over seeds; thin: training", fontsize=10)
+    for i, (label, seeds) in enumerate(lines.values()):
+        (steps, val, train), n = numpy.mean(seeds, 0).T, len(seeds)
+        error = numpy.std(seeds, 0, ddof=1)[:, 1] / n**0.5 if n > 1 else None
+        axis.errorbar(steps, val, yerr=error, fmt=".-", color=f"C{i}", label=f"{label} (n = {n})")
+        axis.plot(steps, train, color=f"C{i}", linewidth=0.7)
+    axis.set(xlabel="step", ylabel="accuracy (%)", title="validation; thin: training")
     axis.grid(alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    legend_below(figure, [axis])
     save_figure(figure, path)
+
+
+def curves():
+    """{run: the lines of its log.jsonl, one for each validation} of this repository's runs."""
+    paths = sorted((RESULTS / "curves").glob("*.jsonl"))
+    lines = (json.loads(line) for path in paths for line in path.read_text(encoding="utf-8").splitlines())
+    return {line["run"]: line["curve"] for line in lines}
+
+
+def curve_of(run, logged):
+    """The lines of a run's log.jsonl, or those of `logged`, see curves, that have its name."""
+    log = run / "log.jsonl"
+    if log.is_file():
+        return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    if run.name not in logged:
+        raise UserError(
+            f"{log}: there is no such file; give the folder of a run, or a name of results/curves"
+        )
+    return logged[run.name]
 
 
 def main(argv=None):
@@ -799,12 +807,12 @@ def main(argv=None):
         "Seeds of one recipe are averaged.",
         epilog="Example: python records.py --plot runs/mini-locality-listops-*",
     )
-    parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help="folders of runs")
-    parser.add_argument("--title", help="of the picture (default what the names of the runs share)")
+    what = "folders of runs, or names of runs in results/curves"
+    parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help=what)
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
     args = parser.parse_args(argv)
     with common.exit_cleanly():
-        plot_curves(args.plot, args.title, args.out / "curves.png")
+        plot_curves(args.plot, args.out / "curves.png")
 
 
 if __name__ == "__main__":
