@@ -507,11 +507,10 @@ def test_a_copy_is_compared_with_its_original(reported):
 
 
 def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
-    """Two seeds, of 50 and 70 %, are one line: 60 ± 10. Another recipe of the same name is another line. A
-    run of the repository is drawn by its name."""
+    """Two seeds, of 50 and 70 %, are one line: 60 ± 10. Another recipe is another line. A run of the repository is drawn by its name."""
     names = "a0.01-s0-00000000", "a0.01-s1-11111111", "a0.05-s0-00000000", "a0.05-s0-22222222"
     drawn, runs = [], [tmp_path / name for name in names]
-    recipes = [RECORD | {"run": name, "hp": {"train": {"lr": lr}}} for name, lr in zip(names, (1, 1, 1, 2))]
+    recipes = [RECORD | {"run": name, "hp": {"train": {"lr": lr}}} for name, lr in zip(names, (1, 1, 2, 3))]
     (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, recipes)))
     for run, val in zip(runs, (0.5, 0.7, 0.9, 0.8)):
         run.mkdir()
