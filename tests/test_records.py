@@ -507,7 +507,8 @@ def test_a_copy_is_compared_with_its_original(reported):
 
 
 def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
-    """Two seeds, of 50 and 70 %, are one line: 60 ± 10. Another recipe is another line. A run of the repository is drawn by its name."""
+    """Two seeds, of 50 and 70 %, are one line: 60 ± 10. Another recipe is another line. A run of the
+    repository is drawn by its name."""
     names = "a0.01-s0-00000000", "a0.01-s1-11111111", "a0.05-s0-00000000", "a0.05-s0-22222222"
     drawn, runs = [], [tmp_path / name for name in names]
     recipes = [RECORD | {"run": name, "hp": {"train": {"lr": lr}}} for name, lr in zip(names, (1, 1, 2, 3))]
