@@ -1,0 +1,261 @@
+"""The rule by which claims are judged: it reads claims.tsv, the papers' tables and the mini tier's records.
+
+docs/claims.md says the rule in words. A line of claims.tsv is a name, words, what is expected (see Row), the
+day it was entered, and cells; "#" begins a heading. A cell is a sign, a script, a task, a model, what a
+record's "cell" says and, after "with", its "changes":
+
+    + locality text conv kernel=31,techniques=no with epochs=30
+"""
+
+import datetime
+import json
+import math
+import re
+import statistics
+from typing import NamedTuple
+
+import numpy
+
+import common
+import exp_kernels
+import exp_locality
+import exp_multitask
+import exp_positional
+import exp_range
+import exp_spt
+import records
+
+GAP, SEEDS = 2.0, 3  # points: up to GAP is no difference; the seeds that count
+SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
+OPEN, FLOOR, FEW, NOT_RUN = "not told apart", "both at the floor", "too few seeds", "not run"
+SAYS = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls", "exploratory": "Exploratory"}
+
+# ------------------------------------------------------------------------------------------ claims.tsv
+
+PLAIN, ODD, COLUMNS = {"techniques": ("no",)}, range(1, 1000, 2), exp_multitask.COLUMNS
+PARTS, STRIDES = [n / 1000 for n in range(1, 1000)], (*range(1, 1001), *exp_range.ORDERS)
+SPT = {"objective": exp_spt.OBJECTIVES, "init": exp_spt.INITS}
+SPT_TOO = {"fraction": PARTS, "share": PARTS, "pooling": exp_spt.POOLINGS, "stride": STRIDES}
+CELLS = {  # {script: its tasks, its models, what each of its cells says, what some say}
+    "locality": (exp_locality.TASKS7, ("conv",), {"kernel": ODD}, PLAIN | {"norm_place": ("post", "after")}),
+    "multitask": (COLUMNS, exp_multitask.TABLES, {}, PLAIN),
+    "kernels": (COLUMNS, exp_kernels.TABLES, {}, PLAIN),
+    "positional": (COLUMNS, ("transformer",), {"position": exp_positional.POSITIONS}, PLAIN),
+    "spt": (exp_spt.TASKS, exp_spt.BLOCKS, SPT, SPT_TOO),
+    "range": (exp_range.TASKS, exp_range.MODELS, {"stride": STRIDES}, PLAIN | {"kernel": ODD}),
+}
+CHANGES = {*common.FLAGS, "limit", "technique", "lr_pretrain", "ssm_lr"}
+
+
+class Row(NamedTuple):
+    heading: tuple  # who says it, the sentence, its place; of a pair: the script with the paper's table
+    name: str
+    words: str
+    expected: float | None  # points; infinite: a direction; None: nothing. In the file +1.5, 0, +, -, ? or,
+    day: str  # where a paper prints a number for every cell, nothing
+    cells: tuple  # of (sign, key)
+
+
+def key_of(record):
+    """What makes records one cell: the script and records.row_key. Table 4's rotary row is Table 2's row."""
+    if record["exp"] == "positional" and record["cell"].get("position") == "rotary":
+        cell = {fact: value for fact, value in record["cell"].items() if fact != "position"}
+        record = record | {"exp": "multitask", "cell": cell}
+    return record["exp"], *records.row_key(record)
+
+
+def facts(text):
+    """ "kernel=31,techniques=no" as a dict. Raises ValueError."""
+    pairs = dict(fact.split("=") for fact in text.split(",")) if text else {}
+    return {k: json.loads(v) if re.fullmatch(r"\d[\d.e-]*|true|false", v) else v for k, v in pairs.items()}
+
+
+def parse_cell(text):
+    """(sign, key) of a cell. Raises ValueError for one that no script can have."""
+    try:
+        place, _, changes = text.partition(" with ")
+        sign, exp, task, model, *cell = place.split(" ")
+        cell, changes, (tasks, models, must, may) = facts(",".join(cell)), facts(changes), CELLS[exp]
+        fits = task in tasks and model in models and must.keys() <= cell.keys() and changes.keys() <= CHANGES
+        fits &= all(str(value) in map(str, (must | may)[fact]) for fact, value in cell.items())
+        fits &= all(isinstance(value, str) == (fact == "technique") for fact, value in changes.items())
+        key = key_of({"exp": exp, "task": task, "model": model, "cell": cell, "changes": changes})
+        sign = {"+": 1, "-": -1}[sign]
+    except (KeyError, ValueError):
+        fits = False
+    if not fits:
+        raise ValueError(f'no script can have the cell "{text}"')
+    return sign, key
+
+
+def parse_row(line, heading, names, printed):
+    """A Row. Raises ValueError with half a sentence."""
+    fields = line.split("\t")
+    if len(fields) != 5 or not heading:
+        raise ValueError("give 5 fields with tabs between them, below a heading")
+    name, words, stated, day, cells = fields
+    if name in names:
+        raise ValueError(f"the name {name} stands twice")
+    try:
+        datetime.date.fromisoformat(day)
+    except ValueError:
+        raise ValueError(f'"{day}" is no day; write it as 2026-11-26') from None
+    signed = tuple(map(parse_cell, re.split(" (?=[+-] )", cells)))
+    expected = {"+": math.inf, "-": -math.inf, "?": None}.get(stated, in_paper(signed, printed))
+    if re.fullmatch(r"0|[+-]\d+(\.\d+)?", stated):
+        expected = float(stated)
+    elif stated not in ("", "+", "-", "?") or (not stated and expected is None):
+        raise ValueError("the papers do not print all its cells; expect a number, +, -, 0 or ?")
+    return Row(heading, name, words, expected, day, signed)
+
+
+def read_rows(path, printed):
+    """The rows of claims.tsv; printed: see printed_cells. Raises UserError for the first bad line."""
+    rows, heading = [], None
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], 2):
+        try:
+            if not line.startswith("# "):
+                rows.append(parse_row(line, heading, {row.name for row in rows}, printed))
+                continue
+            heading = tuple(line[2:].split("\t"))
+            if len(heading) != 3 or heading[0] not in SAYS:
+                raise ValueError(f"a heading is one of {', '.join(SAYS)}, a sentence and its place")
+        except ValueError as error:
+            raise common.UserError(f"{path.name}, line {number}: {error}") from None
+    return rows
+
+
+# ------------------------------------------------------------------------------------------ the papers
+
+TABLES = {  # {script: the paper's numbers, their columns}
+    "locality": (exp_locality.TABLE1, exp_locality.TASKS7),
+    "multitask": (exp_multitask.TABLE2, COLUMNS),
+    "kernels": (exp_kernels.TABLE3, exp_kernels.COLUMNS),
+    "positional": (exp_positional.TABLE4, COLUMNS),
+    "spt": (exp_spt.PAPER, exp_spt.TASKS),
+}
+SAME_CELL = {  # rows of a table that no record has as its label. Ma et al. trained without A's techniques
+    ("multitask", "MEGA (Ma et al.)"): ("multitask", "mega", '{"techniques": "no"}'),
+    ("positional", "rotary, no techniques"): ("multitask", "transformer", '{"techniques": "no"}'),
+}
+
+
+def printed_cells():
+    """{script: {key of a cell by its table's own recipe: (the paper's label, its accuracy in percent)}}"""
+    places, found = {}, {exp: {} for exp in TABLES}
+    for r in records.published():
+        exp, _, model, cell, _ = key_of(r)
+        places[r["exp"], r["row"]] = exp, model, cell
+    places |= SAME_CELL
+    for exp, (table, columns) in TABLES.items():
+        for label in (label for label in table if (exp, label) in places):
+            script, model, cell = places[exp, label]
+            for task, value in zip(columns, table[label]):
+                if isinstance(value, float):
+                    found[exp][script, task, model, cell, "{}"] = label, value
+    return found
+
+
+def in_paper(cells, printed):
+    """The paper's points of signed cells, whatever was changed in them; None unless it prints them all."""
+    values = {key: value for table in printed.values() for key, (_, value) in table.items()}
+    signed = [(sign, values.get((*key[:4], "{}"))) for sign, key in cells]
+    return None if any(x is None for _, x in signed) else round(sum(sign * x for sign, x in signed), 2)
+
+
+# ------------------------------------------------------------------------------------------ the rule
+
+# Student's t: {degrees of freedom: its quantile 0.975}.
+T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
+T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
+
+
+class Mini(NamedTuple):
+    cells: dict  # {key: the records of its first SEEDS seeds}
+    pool: dict  # {task: (variance over seeds, pooled over its cells; its degrees of freedom)}
+    curves: dict  # {run: the lines of its log}
+
+
+class Judged(NamedTuple):
+    row: Row
+    seeds: int  # of the cell that has fewest
+    numbers: tuple | None  # points, standard error, the ends of the 95 % interval
+    reading: str
+    marks: str
+
+
+def read(out):
+    """The Mini of the records in `out`, None: of results/."""
+    paths = [out / "results.jsonl"] if out else sorted(records.RESULTS.glob("*.jsonl"))
+    found = [r for r in records.newest(paths) if r["tier"] == "mini" and r["exp"] in CELLS]
+    if not found:
+        raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
+    cells, curves, squares = {}, records.curves(), {}
+    for key, group in records.grouped(found, key_of).items():
+        seeds = {r["seed"]: r for r in records.best_recipe(group)}  # of what two scripts trained, one
+        cells[key] = [seeds[seed] for seed in sorted(seeds)[:SEEDS]]
+        mean = statistics.mean(r["test_acc"] for r in cells[key])
+        squares.setdefault(key[1], []).append([(r["test_acc"] - mean) ** 2 for r in cells[key]])
+    df = {task: sum(len(group) - 1 for group in groups) for task, groups in squares.items()}
+    pool = {task: (sum(map(sum, groups)) / max(1, df[task]), df[task]) for task, groups in squares.items()}
+    for run in (r["run"] for r in found if out and (out / r["run"] / "log.jsonl").is_file()):
+        curves[run] = records.curve_of(out / run, {})
+    return Mini(cells, pool, curves)
+
+
+def measure(cells, mini):
+    """(points, standard error, ends of the 95 % interval) of signed cells, whose seeds are independent."""
+    parts = [(s, *records.mean_and_error(mini.cells[key], mini.pool[key[1]][0])) for s, key in cells]
+    points = 100 * sum(sign * mean for sign, mean, _ in parts)
+    error = 100 * math.hypot(*(error for *_, error in parts))
+    df = max(1, min(mini.pool[key[1]][1] for _, key in cells))
+    reach = error * T[max(known for known in T if known <= df)]
+    return points, error, points - reach, points + reach
+
+
+def read_interval(expected, low, high, at_floor=False):
+    """What the interval low..high says where `expected` points are expected (see Row)."""
+    if expected is None:
+        return ""
+    if abs(expected) <= GAP:
+        return EQUAL if -GAP <= low and high <= GAP else DIFFERS if low > GAP or high < -GAP else OPEN
+    low, high = (low, high) if expected > 0 else (-high, -low)
+    return FLOOR if at_floor else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
+
+
+def at_floor(key, mini):
+    """Whether a cell's mean is at most that of K = 1, which sees no order, plus GAP; K = 1 itself is not."""
+    bag = mini.cells.get(("locality", key[1], "conv", '{"kernel": 1}', "{}"))
+    if not bag or key not in mini.cells or key[2] == "bag" or json.loads(key[3]).get("kernel") == 1:
+        return False
+    return records.mean_and_error(mini.cells[key])[0] <= records.mean_and_error(bag)[0] + GAP / 100
+
+
+def rising(group, curves):
+    """Whether validation gained more than 1 point in the last fifth of the training, mean of the seeds."""
+    gains = []
+    for curve in (curves[r["run"]] for r in group if r["run"] in curves):
+        steps, accuracies = zip(*((line["step"], line["val"]["acc"]) for line in curve))
+        gains.append(accuracies[-1] - numpy.interp(0.8 * steps[-1], steps, accuracies))
+    return bool(gains) and statistics.mean(gains) > 0.01
+
+
+def judge(row, mini):
+    """A row, Judged."""
+    keys = [key for _, key in row.cells]
+    groups = [mini.cells.get(key, []) for key in keys]
+    marks = {
+        "rising": [rising(group, mini.curves) for group in groups],
+        "floor": [at_floor(key, mini) for key in keys],
+        "nothing restored": [
+            bool(g) and g[0].get("pretraining") and exp_spt.learnt_nothing(g) for g in groups
+        ],
+    }
+    said = {mark: [str(i) for i, true in enumerate(which, 1) if true] for mark, which in marks.items()}
+    words = "; ".join(f"{mark}: {', '.join(which)}" for mark, which in said.items() if which)
+    seeds = min(map(len, groups))
+    numbers = measure(row.cells, mini) if seeds else None
+    reading = FEW if seeds else NOT_RUN
+    if seeds >= SEEDS:
+        reading = read_interval(row.expected, *numbers[2:], all(marks["floor"]))
+    return Judged(row, seeds, numbers, reading, words)
