@@ -7,6 +7,7 @@ record's "cell" says and, after "with", its "changes":
     + locality text conv kernel=31,techniques=no with epochs=30
 """
 
+import collections
 import datetime
 import json
 import math
@@ -157,10 +158,15 @@ def printed_cells():
 
 
 def in_paper(cells, printed):
-    """The paper's points of signed cells, whatever was changed in them; None unless it prints them all."""
+    """The paper's points of signed cells, whatever was changed in them; None unless it prints them all. Of
+    different budgets of the same cells, which cancel, it says nothing."""
     values = {key: value for table in printed.values() for key, (_, value) in table.items()}
-    signed = [(sign, values.get((*key[:4], "{}"))) for sign, key in cells]
-    return None if any(x is None for _, x in signed) else round(sum(sign * x for sign, x in signed), 2)
+    signs = collections.Counter()
+    for sign, key in cells:
+        signs[(*key[:4], "{}")] += sign
+    if not any(signs.values()) or not signs.keys() <= values.keys():
+        return None
+    return round(sum(sign * values[key] for key, sign in signs.items()), 2)
 
 
 # ------------------------------------------------------------------------------------------ the rule
