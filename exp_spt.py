@@ -595,6 +595,8 @@ def recipe(args, name, cell, task=None, flags=True):
         others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
         first = flagged(others, cell, first, SMOKE["pretrain"])
         second = flagged(args, cell, second, SMOKE["train"])
+        for half in (first, second):
+            half["model"] |= {"ssm_lr": args.ssm_lr} if args.ssm_lr else {}
     before, train = first["train"], second["train"]
     second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
@@ -909,6 +911,8 @@ def check(args, name, cell):
     """Raise UserError, before anything is loaded, for flags that do not go together."""
     if args.set_last_tenth and not args.mini:
         raise UserError("--set-last-tenth: paper B's schedule has no such step; leave it out")
+    if args.ssm_lr and cell.model not in ("s4", "dlr"):
+        raise UserError("--ssm-lr goes with --model s4 or dlr; leave it out")
     if cell.size and not (name in SIZED and cell.model in SIZES):
         raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
     if name == "scifar" and cell.objective == "multitask" and cell.stride != 1:
@@ -944,6 +948,7 @@ def make_parser():
     add = parser.add_argument
     add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
     add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
+    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of the states of s4 and dlr")
     add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
     add("--figure", choices=[*FIGURES], help="run the cells of a figure or an appendix")
     # fmt: on

@@ -333,6 +333,8 @@ def test_averages_follow_from_the_papers_cells():
     ("--steps 4000", Cell("transformer", "masked"), "4,000 steps", "reduced"),
     ("--mini --epochs 8", Cell("s4", "masked", share=0.75), "8 epochs", "mini"),
     ("--mini --epochs 2", Cell("s4", "multitask"), "2 epochs", "mini"),
+    ("--mini --ssm-lr 1e-3", Cell("dlr", "masked"), "ssm_lr 0.001", "mini"),
+    ("--mini --ssm-lr 1e-3", Cell("s4", "masked"), "", "mini"),  # its table's own
 ])  # fmt: skip
 def test_changes_and_what_counts_as_the_papers_budget(given, cell, words, tier):
     args = flags(*given.split())
