@@ -302,7 +302,7 @@ def run_cell(args, name, cell, seed):
         weights = common.load_checkpoint(best, "cpu")["model"]  # of the best validation score
     line = train_half(args, task, cell, identity, changes, rows, weights)
     paper = dict(zip(TASKS, PAPER.get(cell.row(), ())))
-    print(records.outcome(args, line, paper.get(name)), flush=True)
+    print(records.outcome(args, __file__, line, paper.get(name)), flush=True)
 
 
 def pretrain(args, task, cell, hp, seed, changes):

@@ -122,7 +122,7 @@ class WrongShape(ValueError):
 
 
 def require_shape(block, x, y):
-    """Raise WrongShape for a y that is not shaped as x. Compiled graphs would be made anew for each length."""
+    """Raise WrongShape for a y that is not shaped as x. (Compiled graphs would be made anew each length.)"""
     if not torch.compiler.is_compiling() and x.shape != y.shape:
         given, wanted = tuple(y.shape), tuple(x.shape)
         raise WrongShape(f"the block {type(block).__name__} made {given} of {wanted}; it must keep the shape")

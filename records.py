@@ -260,10 +260,10 @@ def run_cell(args, script, *, row, task, model, cell, hp, table, build, loss_fn,
     changes = changes_of(hp, table, args.limit)
     how = dict(row=row, changes=changes, task=task, build=build, loss_fn=loss_fn)
     line = train(args, script=script, identity=identity, **how)
-    print(outcome(args, line, paper), flush=True)
+    print(outcome(args, script, line, paper), flush=True)
 
 
-def outcome(args, line, paper=None):
+def outcome(args, script, line, paper=None):
     """The last lines of a cell: its number, what it is worth, where it lies, and what comes next."""
     worth = ", ".join(filter(None, [TIERS[line["tier"]], in_words(line["changes"])]))
     if isinstance(paper, float):
@@ -275,10 +275,9 @@ def outcome(args, line, paper=None):
     if line["smoke"]:
         worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
-    script = args.argv[0].removesuffix(".py")
     weights = f'model, saved = records.rebuild("{args.out / line["run"] / "best.pt"}")'
     lines = [f"test accuracy {line['test_acc']:.2%} {best}", worth, f"record: {args.out / 'results.jsonl'}"]
-    lines += [f"table: {table}", "model: in Python", f"  import {script}, records", f"  {weights}"]
+    lines += [f"table: {table}", "model: in Python", f"  import {Path(script).stem}, records", f"  {weights}"]
     return "\n  ".join(lines)
 
 
