@@ -13,11 +13,13 @@ import types
 import numpy
 import pytest
 import torch
-from conftest import TINY, exit_code, lines_of, printed_tables, stop_at
+from conftest import TINY, exit_code, flags_of_fit, lines_of, printed_tables, stop_at
 
 import common
 import data
+import exp_kernels
 import exp_locality
+import exp_multitask
 import models
 import records
 
@@ -242,6 +244,65 @@ def test_a_reason_that_several_cells_share_is_told_once(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines() == told
 
 
+def test_a_diverged_run_is_named_so_and_not_advised_to_repeat(run, real_runs, tmp_path, capsys):
+    assert run(*real_runs, "--lr", "1e10") == 2
+    assert "no longer a number" in capsys.readouterr().err
+    assert run("--report") == 0
+    out = capsys.readouterr().out
+    assert "Diverged: " in out and "Not finished" not in out
+    stop_at(3, lambda: run(*real_runs))
+    assert run("--report") == 0 and "Not finished; repeat its command" in capsys.readouterr().out
+
+
+def test_a_device_that_is_not_there_is_refused_where_the_cell_is_done(run, real_runs, capsys):
+    missing = "mps" if torch.cuda.is_available() else "cuda"
+    assert run(*real_runs) == 0 and run(*real_runs, "--device", missing) == 2
+    assert f"error: --device {missing}" in capsys.readouterr().err
+
+
+def test_a_run_ends_with_the_lines_that_load_its_model(run, tmp_path, capsys):
+    assert run(*TINY) == 0
+    *_, first, second = capsys.readouterr().out.strip().splitlines()
+    assert first.split() == ["import", "exp_locality,", "records"]
+    found = {}
+    exec(f"{first.strip()}\n{second.strip()}", found)
+    [best] = tmp_path.glob("*/best.pt")
+    weights = torch.load(best, weights_only=True)["model"]
+    assert all(torch.equal(p, weights[name]) for name, p in found["model"].state_dict().items())
+
+
+class Mean(models.ResidualBlock):
+    """The mean of what it is given, padding too: what a newcomer writes."""
+
+    def __init__(self, d_model, cut=0):
+        super().__init__(d_model)
+        self.linear, self.cut = torch.nn.Linear(d_model, d_model), cut
+
+    def mix(self, z, mask):
+        return self.linear(z.mean(1, keepdim=True)).expand_as(z)[:, self.cut :]
+
+
+def test_a_block_that_reads_padding_or_has_a_wrong_shape_is_named(monkeypatch, tmp_path):
+    """And none of ours reads it, of single documents or of pairs."""
+    monkeypatch.setitem(models.BLOCKS, "mean", Mean)
+    tables = exp_kernels.TABLES | exp_multitask.TABLES
+    for name in ("text", "retrieval"):
+        task = data.load(name, "", smoke=True)
+        bad = models.SequenceModel("mean", 1, 8, **task.sizes)
+        assert "Mean reads padding: longer padding changes its logits by" in records.reads_padding(bad, task)
+        for block, table in tables.items():
+            recipe = common.with_rows(common.column(*table, name), exp_kernels.SMOKE)
+            model = models.SequenceModel(**recipe["model"], **task.sizes)
+            assert records.reads_padding(model, task) == "", block
+    short = models.SequenceModel("mean", 1, 8, cut=1, **task.sizes)
+    words = r"the block Mean made \(32, \d+, 8\) of \(32, \d+, 8\); it must keep the shape"
+    with pytest.raises(common.UserError, match=words):
+        with records.faults_in_words(tmp_path, short, 16, None):
+            args = flags_of_fit()
+            hp = dict(lr=1e-3, weight_decay=0.1, batch_size=16, epochs=1)
+            common.fit(short, task, common.classify_loss, hp, args, tmp_path)
+
+
 def test_a_limit_that_the_task_was_not_cut_to_is_refused(run, tmp_path, monkeypatch, capsys):
     """A record must not say what was not done: data of one's own are cut by the script."""
     monkeypatch.setattr(data, "load_for", lambda args, name, *_: data.load(name, "unused", smoke=True))
@@ -323,15 +384,15 @@ def test_a_model_is_rebuilt_from_its_best_weights_or_refused(run, tmp_path):
     """Promise 4."""
     assert run(*TINY) == 0
     [best] = tmp_path.glob("*/best.pt")
-    model, state = records.rebuilt(best, models.SequenceModel)
+    model, state = records.rebuild(best)
     assert all(torch.equal(p, state["model"][name]) for name, p in model.state_dict().items())
     wider = state | {"arguments": state["arguments"] | {"d_model": 48}}
     for content in (wider, state | {"arguments": {"a": 1}}, {"model": {}}, [1]):
         common.save_checkpoint(best, content)
         with pytest.raises(common.UserError, match="best.pt"):
-            records.rebuilt(best, models.SequenceModel)
+            records.rebuild(best)
     with pytest.raises(common.UserError, match="no such file"):
-        records.rebuilt(tmp_path / "none.pt", models.SequenceModel)
+        records.rebuild(tmp_path / "none.pt", models.SequenceModel)
 
 
 # ------------------------------------------------------------------------------------------ numbers

@@ -16,7 +16,6 @@ from conftest import exit_code, lines_of, stop_at
 import common
 import data
 import exp_spt
-import models
 import records
 from exp_spt import Cell
 
@@ -333,6 +332,8 @@ def test_averages_follow_from_the_papers_cells():
     ("--steps 4000", Cell("transformer", "masked"), "4,000 steps", "reduced"),
     ("--mini --epochs 8", Cell("s4", "masked", share=0.75), "8 epochs", "mini"),
     ("--mini --epochs 2", Cell("s4", "multitask"), "2 epochs", "mini"),
+    ("--mini --ssm-lr 1e-3", Cell("dlr", "masked"), "ssm_lr 0.001", "mini"),
+    ("--mini --ssm-lr 1e-3", Cell("s4", "masked"), "", "mini"),  # its table's own
 ])  # fmt: skip
 def test_changes_and_what_counts_as_the_papers_budget(given, cell, words, tier):
     args = flags(*given.split())
@@ -482,7 +483,7 @@ def test_a_pretraining_is_shared_by_what_starts_from_it_and_repeated_without_its
     assert exps("--lr", "5e-3", "--pooling", "mean", "max") == []  # done
     assert exps("--lr-pretrain", "2e-3") == ["spt-pretrain", "spt"]
     for record in found:  # as exp_kernels and exp_listops do
-        records.rebuilt(tmp_path / record["run"] / "best.pt", models.SequenceModel)
+        records.rebuild(tmp_path / record["run"] / "best.pt")
     (tmp_path / found[0]["run"] / "best.pt").unlink()
     assert exps("--lr", "4e-3") == ["spt-pretrain", "spt"]
 
