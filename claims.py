@@ -30,6 +30,7 @@ import exp_range
 import exp_spt
 import records
 import rule
+from machine import UserError
 from rule import FLOOR, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
@@ -249,7 +250,7 @@ def main(argv=None):
     args = parser.parse_args(argv)
     with common.exit_cleanly():
         if args.out and args.write:
-            raise common.UserError("--write is for the records in results/; leave out --out")
+            raise UserError("--write is for the records in results/; leave out --out")
         printed = rule.printed_cells()
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]

@@ -25,6 +25,7 @@ import exp_positional
 import exp_range
 import exp_spt
 import records
+from machine import UserError
 
 GAP, SEEDS = 2.0, 3  # points: up to GAP is no difference; the seeds that count
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
@@ -122,7 +123,7 @@ def read_rows(path, printed):
             if len(heading) != 3 or heading[0] not in SAYS:
                 raise ValueError(f"a heading is one of {', '.join(SAYS)}, a sentence and its place")
         except ValueError as error:
-            raise common.UserError(f"{path.name}, line {number}: {error}") from None
+            raise UserError(f"{path.name}, line {number}: {error}") from None
     return rows
 
 
@@ -195,7 +196,7 @@ def read(out):
     paths = [out / "results.jsonl"] if out else sorted(records.RESULTS.glob("*.jsonl"))
     found = [r for r in records.newest(paths) if r["tier"] == "mini" and r["exp"] in CELLS]
     if not found:
-        raise common.UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
+        raise UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
     cells, curves, squares = {}, records.curves(), {}
     for key, group in records.grouped(found, key_of).items():
         seeds = {r["seed"]: r for r in records.best_recipe(group)}  # of what two scripts trained, one

@@ -300,7 +300,7 @@ def test_a_row_needs_a_heading_and_a_stated_number_counts(tmp_path):
     table = tmp_path / "claims.tsv"
     stated = PLAIN.replace("\t\t", "\t-0.37\t")
     table.write_text(f"name\twords\texpected\tday\tcells\n{stated}\n")
-    with pytest.raises(rule.common.UserError, match="line 2: .*below a heading"):
+    with pytest.raises(rule.UserError, match="line 2: .*below a heading"):
         rule.read_rows(table, PRINTED)
     table.write_text(f"name\twords\texpected\tday\tcells\n# A\twho\twhere\n{stated}\n")
     [row] = rule.read_rows(table, PRINTED)
