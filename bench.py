@@ -114,15 +114,15 @@ def measure_step(model, name, args):
     chosen, longest = sample(task, plan, 4 if on_cpu else len(plan))
 
     def seconds(plan):
-        at, start = {"totals": {}}, time.perf_counter()
+        totals, start = {}, time.perf_counter()
         for batch in task.training_batches(plan, noise, 0):
-            common.train_step(network, optimizer, batch, gradients, hp, at)
+            common.train_step(network, optimizer, batch, gradients, hp, totals)
         getattr(torch, device.type).synchronize()
         return time.perf_counter() - start
 
     seconds([longest])  # memory is allocated, the optimiser has its state
     if args.compile:
-        common.compile_for(task, network)
+        common.compile_for(task, network, device)
     common.reset_peak(device)
     common.keep_pages(device)
     if args.compile or not on_cpu:  # every shape once more, as it will be timed

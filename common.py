@@ -25,6 +25,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 try:
@@ -36,12 +37,16 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 from tqdm import tqdm
 
-from fetch import UserError
+from machine import UserError
 
 CHECKPOINT_SECONDS = 300  # a kill costs at most this much training (the tests shorten it)
 LOOK_STEPS = 50  # steps between looks at the loss: each look makes the host wait for the device
 PERIODS = 20  # --steps: the training is cut into at most so many parts, each of which ends like an epoch
 CONTINUES = "the same command continues (without --fresh)"
+
+
+class Diverged(UserError):
+    """The loss or a weight is no number any more."""
 
 
 class Interrupted(BaseException):
@@ -114,8 +119,9 @@ def number(kind, what, fits):
 
     def parse(text):
         with contextlib.suppress(ValueError, OverflowError):
-            if fits(kind(text)):
-                return kind(text)
+            value = kind(text)
+            if fits(value):
+                return value
         raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
 
     return parse
@@ -232,13 +238,14 @@ def parse_args(parser, argv):
         parser.error("--steps and --epochs both say how long to train; give one of them")
     if args.against and not args.report:
         parser.error("--against compares records; give --report too")
-    if not args.report:
+    if args.report:
+        refuse_training_flags(parser, args)
+    else:
         join_ranks(parser, args.device)
-    reading = ("report", "task", "mini", "figure", "out", "against")
-    given = [row for row, value in vars(args).items() if value != parser.get_default(row)]
-    given = [row for row in given if row not in ("git", "argv")]
-    if args.report and (needless := [flag(row) for row in given if row not in reading]):
-        parser.error(f"--report reads records and trains nothing; leave {', '.join(needless)} out")
+        try:
+            resolve_device(args.device)  # now: a run that is done would not ask for it
+        except UserError as error:
+            parser.error(str(error))
     if args.mini and args.amp == "auto":
         args.amp = "off"  # small layers gain nothing by bf16, and narrow convolutions lose a lot on a CPU
     limit = args.time_limit or math.inf
@@ -246,20 +253,29 @@ def parse_args(parser, argv):
     return args
 
 
+def refuse_training_flags(parser, args):
+    """End the command where flags were given that --report does not read."""
+    read = ("report", "task", "mini", "figure", "out", "against", "git", "argv")
+    flags = [name for name in vars(args) if name not in read]
+    if given := [flag(name) for name in flags if getattr(args, name) != parser.get_default(name)]:
+        parser.error(f"--report reads records and trains nothing; leave {', '.join(given)} out")
+
+
 def chosen(values, every):
     """The values given to a flag, "all" spelled out, each once, in the table's order."""
     return list(every) if "all" in values else sorted({*values}, key=list(every).index)
 
 
-def flag(row):
-    """What is typed for a row of a recipe or of args: batch_size -> --batch-size."""
-    return "--no-bucket" if row == "bucket" else f"--{row.replace('_', '-')}"
+def flag(name):
+    """What is typed for a name in args: batch_size -> --batch-size."""
+    return f"--no-{name}" if name in ("bucket", "graphs") else f"--{name.replace('_', '-')}"
 
 
 # ------------------------------------------------------------------------------------------ recipes
 
 # A recipe is {"model": arguments of the model, "train": what `fit` and the task read}. A table of recipes has
 # the same two parts; a row is a tuple, one value for each task of its columns, or one value for all of them.
+# Its part "plain", if it has one, are rows of "train" that are others without the techniques.
 
 # Rows of "train" that a flag of the same name changes.
 FLAGS = "epochs steps lr batch_size weight_decay set_last_tenth bucket max_length".split()
@@ -277,7 +293,7 @@ def column(table, tasks, task):
     return {part: {name: value(row) for name, row in rows.items()} for part, rows in table.items()}
 
 
-def changed(recipe, other):
+def with_rows(recipe, other):
     """A copy of a recipe with the values of `other`. Of "model", rows that the recipe does not have are left
     out: they are those of another model. Raises UserError for such a row of "train"."""
     if spare := [name for name in other.get("train", {}) if name not in recipe["train"]]:
@@ -288,27 +304,30 @@ def changed(recipe, other):
     }
 
 
-def table_recipe(args, task, row, table, mini, rates):
-    """What the tables say of one cell: the paper's recipe, or with --mini the mini tier's.
+def recipe_for(args, task, table, mini=None, *, smoke, rate=None, model=None):
+    """(the recipe of a run as the flags want it, what the table has in its place: with --mini the mini tier).
 
-    table   (the table, its tasks)
+    table   (the paper's table, its columns)
     mini    the same, of the rows that differ at the mini tier
-    rates   {(task, row of the table of results): lr} where a search found another rate for the mini tier
+    smoke   what a smoke run changes
+    rate    the learning rate of the mini tier where a search found another
+    model   further rows of "model", such as {"kernel": 5}, in both recipes
     """
     recipe = column(*table, task)
-    if args.mini:
-        recipe = changed(recipe, column(*mini, task))
-        recipe["train"]["lr"] = rates.get((task, row), recipe["train"]["lr"])
+    plain = {"technique": None} | recipe.pop("plain", {})
+    if args.mini and mini:
+        recipe = with_rows(recipe, column(*mini, task))
+        recipe["train"]["lr"] = rate or recipe["train"]["lr"]
+        plain = {"technique": None}
     if args.no_techniques:
-        if recipe["train"]["technique"] == "three sets":
-            recipe["train"]["epochs"] = 200  # of the hard set alone (paper A, Table 5)
-        recipe["train"]["technique"] = None
-    return recipe
+        recipe["train"] |= plain
+    recipe["model"] |= model or {}
+    return with_flags(args, recipe, smoke), recipe
 
 
-def flagged(args, recipe, smoke):
-    """A recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
-    recipe = changed(recipe, smoke if args.smoke else {})  # a copy: the table stays what it is
+def with_flags(args, recipe, smoke):
+    """A copy of a recipe as the flags want it: with --smoke the values of `smoke`, then what was typed."""
+    recipe = with_rows(recipe, smoke if args.smoke else {})
     typed = {row: value for row in FLAGS if (value := getattr(args, row, None)) is not None}
     if args.augment and args.augment != "none":
         typed["technique"] = f"augment {args.augment}"
@@ -566,10 +585,10 @@ def classify_loss(model, batch):
     """(loss, {"acc": (sum, count)}) of a batch, or of a part of one. A loss is a sum divided by the counts of
     the WHOLE batch (batch.examples): the losses of parts and ranks add up to the loss of the batch."""
     features = model(batch.tokens, batch.mask)
-    return class_terms(model.classify(features, batch.mask, batch.docs), batch)
+    return class_loss(model.classify(features, batch.mask, batch.docs), batch)
 
 
-def class_terms(logits, batch):
+def class_loss(logits, batch):
     """Cross-entropy, or binary cross-entropy where two classes share one logit; at least float32."""
     logits, label = logits.to(torch.promote_types(logits.dtype, torch.float32)), batch.label
     if logits.shape[1] == 1:
@@ -614,7 +633,7 @@ def multitask_loss(model, batch):
     together, would weigh up to ten times as much.
     """
     features = model(batch.tokens, batch.mask)
-    loss, metrics = class_terms(model.classify(features, batch.mask, batch.docs), batch)
+    loss, metrics = class_loss(model.classify(features, batch.mask, batch.docs), batch)
     if batch.target is None:
         return loss, metrics
     # Padding goes along and is ignored: to pick the real positions the host would wait for the device.
@@ -634,6 +653,36 @@ def multitask_loss(model, batch):
 # ------------------------------------------------------------------------------------------ the loop
 
 
+@dataclass
+class State:
+    """How far a run has come: what last.pt holds beside model, optimiser and schedule."""
+
+    step: int = 0  # steps done
+    totals: dict = field(default_factory=dict)  # {metric: (sum, count)} of the epoch so far
+    curve: list = field(default_factory=list)  # the lines of log.jsonl, one for each validation
+    seconds: float = 0.0  # that all starts of this run have spent on it, this rank alone
+    cpu_seconds: float = 0.0
+    starts: list = field(default_factory=list)  # a note for each start
+
+    def __post_init__(self):
+        self.begun = time.monotonic() - self.seconds
+        self.cpu_begun = time.process_time() - self.cpu_seconds
+
+    def tick(self):
+        """Note the time -> now."""
+        now = time.monotonic()
+        self.seconds = now - self.begun
+        self.cpu_seconds = time.process_time() - self.cpu_begun
+        return now
+
+    def time_left(self, steps):
+        """Of the whole run of so many steps, in words, if it goes on as fast."""
+        return f"{hours(self.seconds / self.step * (steps - self.step))} left"
+
+    def progress(self, steps):
+        return f"loss {mean(self.totals['loss']):.3f}  {self.time_left(steps)}"
+
+
 def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """Train `model` on `task` as hp says, keep the weights of the best validation, and test them.
 
@@ -645,7 +694,7 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     note      a dict about this process, with the hash of its "code"; "starts" lists those of a run
 
     -> dict of accuracies and costs; "test_acc" is at the (first) best validation. Raises Interrupted (time
-    limit, SIGTERM) and KeyboardInterrupt, with the state saved; UserError for a loss that is no number."""
+    limit, SIGTERM) and KeyboardInterrupt, with the state saved; Diverged for a loss that is no number."""
     require_splittable(model, hp["batch_size"], args)
     device = resolve_device(args.device)
     require_compiler(args.compile, device)
@@ -654,76 +703,77 @@ def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     reset_peak(device)
     keep_pages(device)
     if args.compile:
-        compile_for(task, model)
+        compile_for(task, model, device)
     optimizer = make_optimizer(model, hp)
     steps, period = training_length(task, hp)
     schedule = make_schedule(optimizer, hp, steps)
     parts, noise = dict(model=model, optimizer=optimizer, schedule=schedule), torch.Generator(device)
-    at = restore(folder, parts, device, args.fresh, note)
+    state = restore(folder, parts, device, args.fresh, note)
     measure = functools.partial(evaluate, model, task, loss_fn, hp, autocast, args.micro_batch)
     gradients = gradient_function(model, loss_fn, autocast, args)
-    batches = endless_batches(task, hp, seed, at["step"], noise)
-    if at["step"]:
-        print(f"continuing after step {at['step']:,} of {steps:,}", flush=True)
+    batches = endless_batches(task, hp, seed, state.step, noise)
+    if state.step:
+        print(f"continuing after step {state.step:,} of {steps:,}", flush=True)
     else:
-        save_state(folder, parts, at)  # from here on the run counts as begun, whatever record it had
+        save_state(folder, parts, state)  # from here on the run counts as begun, whatever record it had
     saved = said = time.monotonic()
     over = False
     with contextlib.closing(batches):  # or workers that augment images would stay
         while not over:
-            start = len(at["curve"]) * period
+            start = len(state.curve) * period
             end, stopped = min(steps, start + period), False
-            name = f"epoch {len(at['curve']) + 1}/{math.ceil(steps / period)}"
-            bar = progress_bar(None, name, total=end - start, initial=at["step"] - start)
+            name = f"epoch {len(state.curve) + 1}/{math.ceil(steps / period)}"
+            bar = progress_bar(None, name, total=end - start, initial=state.step - start)
             model.train()
             with bar, finish_step() as signals:
-                while at["step"] < end and not stopped:
-                    reseed(seed, at["step"], noise)
-                    train_step(model, optimizer, next(batches), gradients, hp, at, args.micro_batch)
+                while state.step < end and not stopped:
+                    reseed(seed, state.step, noise)
+                    batch = next(batches)
+                    train_step(model, optimizer, batch, gradients, hp, state.totals, args.micro_batch)
                     schedule.on_step()
-                    at["step"] += 1
+                    state.step += 1
                     bar.update()
-                    now = tick(at)
+                    now = state.tick()
                     if now > args.deadline:
                         signals.append(signal.SIGTERM)  # as if it had come
                     stopped, due = any_rank(bool(signals), now - saved > CHECKPOINT_SECONDS)
-                    if stopped or due or at["step"] == end:
-                        save_state(folder, parts, at)
+                    if stopped or due or state.step == end:
+                        save_state(folder, parts, state)
                         saved = now
-                    elif at["step"] % LOOK_STEPS == 0:
-                        require_finite(at, **parts)
-                        bar.set_postfix_str(progress(at, steps))
+                    elif state.step % LOOK_STEPS == 0:
+                        require_finite(state, **parts)
+                        bar.set_postfix_str(state.progress(steps))
                     if bar.disable and (stopped or now - said > 60):  # a log file
-                        print(f"step {at['step']:,} of {steps:,}  {progress(at, steps)}", flush=True)
+                        print(f"step {state.step:,} of {steps:,}  {state.progress(steps)}", flush=True)
                         said = now
-            train, val = means(at["totals"]), measure("val")
-            tick(at)
-            keep_validation(folder, at, steps, train, val, model, learning_rate(optimizer), hp)
-            warn_at_chance(at["curve"], task, math.ceil(steps / period))
+            train, val = means(state.totals), measure("val")
+            state.tick()
+            keep_validation(folder, state, steps, train, val, model, learning_rate(optimizer), hp)
+            warn_at_chance(state.curve, task, math.ceil(steps / period))
             schedule.on_epoch(train["loss"])
-            at["totals"] = {}
-            over = at["step"] == steps or any_rank(at["seconds"] > 3600 * (hp.get("hours") or math.inf))[0]
+            state.totals = {}
+            over = state.step == steps or any_rank(state.seconds > 3600 * (hp.get("hours") or math.inf))[0]
 
         print(f"testing on {len(task.test.label):,} examples", flush=True)
         test = last = measure("test")
         best = load_checkpoint(folder / "best.pt", device)
-        if best["epoch"] < len(at["curve"]):
+        if best["epoch"] < len(state.curve):
             model.load_state_dict(best["model"])
             test = measure("test")
-    tick(at)
-    result = {"test_acc": test["acc"], "val_acc": at["curve"][best["epoch"] - 1]["val"]["acc"]}
+    state.tick()
+    result = {"test_acc": test["acc"], "val_acc": state.curve[best["epoch"] - 1]["val"]["acc"]}
     result |= {"best_epoch": best["epoch"], "test_acc_last": last["acc"], "train_acc": train["acc"]}
-    result |= {"chance": round(chance(task.test), 4), "epochs": len(at["curve"]), "steps": at["step"]}
-    return result | costs(at, model, device)
+    result |= {"chance": round(chance(task.test), 4), "epochs": len(state.curve), "steps": state.step}
+    return result | costs(state, model, device)
 
 
-def costs(at, model, device):
+def costs(state, model, device):
     """The rows of a record about what its training took, and of what."""
-    seconds = at["seconds"]
     rows = {"params": sum(p.numel() for p in model.parameters()), "peak_gb": peak_gb(device)}
-    rows |= {"seconds": round(seconds, 1), "epoch_seconds": round(seconds / len(at["curve"]), 2)}
-    rows |= {"device": device_name(device), "ranks": ranks(), "starts": at["starts"]}
-    return rows | ({"cpu_seconds": round(at["cpu_seconds"], 1)} if device.type == "cpu" else {})
+    rows |= {"seconds": round(state.seconds, 1)}
+    rows |= {"epoch_seconds": round(state.seconds / len(state.curve), 2)}
+    rows |= {"device": device_name(device), "ranks": ranks(), "starts": state.starts}
+    return rows | ({"cpu_seconds": round(state.cpu_seconds, 1)} if device.type == "cpu" else {})
 
 
 def training_length(task, hp):
@@ -733,23 +783,6 @@ def training_length(task, hp):
     if hp.get("steps"):
         return hp["steps"], math.ceil(hp["steps"] / PERIODS)
     return hp["epochs"] * epoch, epoch
-
-
-def tick(at):
-    """Note what all starts of this run have spent on it, this rank alone -> now."""
-    now = time.monotonic()
-    at["seconds"] = now - at["begun"]
-    at["cpu_seconds"] = time.process_time() - at["cpu_begun"]
-    return now
-
-
-def time_left(at, steps):
-    """Of the whole run, in words, if it goes on as fast."""
-    return f"{hours(at['seconds'] / at['step'] * (steps - at['step']))} left"
-
-
-def progress(at, steps):
-    return f"loss {mean(at['totals']['loss']):.3f}  {time_left(at, steps)}"
 
 
 def progress_bar(batches, name, **how):
@@ -764,28 +797,29 @@ def hours(seconds):
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def keep_validation(folder, at, steps, train, val, model, lr, hp):
+def keep_validation(folder, state, steps, train, val, model, lr, hp):
     """Enter a validation into the curve and print it; keep the weights if it is the best so far."""
-    best = max((line["val"]["acc"] for line in at["curve"]), default=-1)
-    epoch = len(at["curve"]) + 1
-    line = {"epoch": epoch, "step": at["step"], "lr": lr}
-    at["curve"].append(line | {"train": train, "val": val, "seconds": round(at["seconds"], 1)})
+    best = max((line["val"]["acc"] for line in state.curve), default=-1)
+    epoch = len(state.curve) + 1
+    line = {"epoch": epoch, "step": state.step, "lr": lr, "train": train, "val": val}
+    state.curve.append(line | {"seconds": round(state.seconds, 1)})
     if epoch == 1 or val["acc"] > best:
         weights = {"model": model.state_dict(), "epoch": epoch, "hp": hp}
         weights["arguments"] = getattr(model, "arguments", None)  # what rebuilds the model, where it says
         on_first_rank(save_checkpoint, folder / "best.pt", weights)
-    log = "".join(json.dumps(line) + "\n" for line in at["curve"]).encode()
+    log = "".join(json.dumps(line) + "\n" for line in state.curve).encode()
     on_first_rank(write_atomically, folder / "log.jsonl", log)
     scores = f"loss {train['loss']:.3f}  train {train['acc']:6.2%}  val {val['acc']:6.2%}"
     part = "part" if hp.get("steps") else "epoch"
-    print(f"{part} {epoch:3d}  {scores}  lr {lr:.0e}  {time_left(at, steps)}", flush=True)
+    print(f"{part} {epoch:3d}  {scores}  lr {lr:.0e}  {state.time_left(steps)}", flush=True)
 
 
-def save_state(folder, parts, at):
-    """Write last.pt: the parts and `at`, which is how far the run has come. Never one with a NaN in it."""
-    require_finite(at, **parts)
-    state = {name: part.state_dict() for name, part in parts.items()}
-    on_first_rank(save_checkpoint, folder / "last.pt", state | at | {"totals": sum_totals(at["totals"])})
+def save_state(folder, parts, state):
+    """Write last.pt: the parts, and how far the run has come. Never one with a NaN in it."""
+    require_finite(state, **parts)
+    saved = {name: part.state_dict() for name, part in parts.items()}
+    saved |= {row.name: getattr(state, row.name) for row in fields(State)}
+    on_first_rank(save_checkpoint, folder / "last.pt", saved | {"totals": sum_totals(state.totals)})
 
 
 def stream(*key):
@@ -819,46 +853,43 @@ def endless_batches(task, hp, seed, step, noise):
 
 
 def restore(folder, parts, device, fresh, note):
-    """Put every part where it was when last.pt was saved (not if fresh) -> how far the run has come."""
-    at = dict(step=0, totals={}, curve=[], seconds=0.0, cpu_seconds=0.0, starts=[])
-    state = None if fresh else load_checkpoint(folder / "last.pt", device)
-    if state:
+    """Put every part where it was when last.pt was saved (not if fresh) -> State."""
+    saved, state = None if fresh else load_checkpoint(folder / "last.pt", device), State()
+    if saved:
         try:
             for name, part in parts.items():
-                part.load_state_dict(state[name])
-            at = {name: state[name] for name in at}
+                part.load_state_dict(saved[name])
+            state = State(**{row.name: saved[row.name] for row in fields(State)})
         except (RuntimeError, ValueError, KeyError) as error:
             fault = "is of another model, since the code changed; start over with --fresh"
             raise UserError(f"{folder / 'last.pt'} {fault}") from error
-        if at["curve"] and not (folder / "best.pt").exists():
+        if state.curve and not (folder / "best.pt").exists():
             raise UserError(
                 f"{folder / 'best.pt'}, the best weights so far, is gone; start over with --fresh"
             )
     if rank():
-        at["totals"] = {}  # up to here they are with rank 0
-    if note and note not in at["starts"]:
-        if at["starts"] and at["starts"][-1]["code"] != note["code"]:
+        state.totals = {}  # up to here they are with rank 0
+    if note and note not in state.starts:
+        if state.starts and state.starts[-1]["code"] != note["code"]:
             print("note: the code has changed since this run began; --fresh starts it over")
-        at["starts"].append(note)
-    at["begun"] = time.monotonic() - at["seconds"]
-    at["cpu_begun"] = time.process_time() - at["cpu_seconds"]
-    return at
+        state.starts.append(note)
+    return state
 
 
-def train_step(model, optimizer, batch, gradients, hp, at, micro_batch=None):
+def train_step(model, optimizer, batch, gradients, hp, totals, micro_batch=None):
     """One step of the optimiser on a (rank's share of a) batch, in parts -> the loss of the global batch.
-    gradients: see gradient_function. Metrics, and the loss, are added to at["totals"]."""
+    gradients: see gradient_function. Metrics, and the loss, are added to totals {name: (sum, count)}."""
     optimizer.zero_grad(set_to_none=True)
     batch_loss = 0.0
     for part in batch.parts(micro_batch or hp["batch_size"]):
         loss, metrics = gradients(part)
         batch_loss += loss
-        add_up(at["totals"], metrics)
+        add_up(totals, metrics)
     batch_loss = sum_gradients(model, batch_loss)
     if hp.get("clip"):
         torch.nn.utils.clip_grad_norm_(model.parameters(), hp["clip"])
     optimizer.step()
-    add_up(at["totals"], {"loss": (batch_loss * batch.examples, batch.examples)})
+    add_up(totals, {"loss": (batch_loss * batch.examples, batch.examples)})
     return batch_loss
 
 
@@ -970,12 +1001,12 @@ def learning_rate(optimizer):
     return optimizer.param_groups[0]["lr"]
 
 
-def require_finite(at, model, optimizer, schedule):
-    """Raise UserError where a weight, or the loss, whose sum stays NaN after one NaN, is no number."""
+def require_finite(state, model, optimizer, schedule):
+    """Raise Diverged where a weight, or the loss, whose sum stays NaN after one NaN, is no number."""
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).isfinite().all()
-    if not (weights and math.isfinite(mean(at["totals"].get("loss", (0.0, 1))))):
-        where = f"at step {at['step']}, lr {learning_rate(optimizer):.1e}"
-        raise UserError(f"the loss or a weight is no longer a number {where}; try a lower --lr")
+    if not (weights and math.isfinite(mean(state.totals.get("loss", (0.0, 1))))):
+        where = f"at step {state.step}, lr {learning_rate(optimizer):.1e}"
+        raise Diverged(f"the loss or a weight is no longer a number {where}; try a lower --lr")
 
 
 def chance(split):
@@ -999,8 +1030,10 @@ def require_compiler(mode, device):
         raise UserError("--compile: on a CPU torch below 2.11 gives wrong gradients; leave the flag out")
 
 
-def compile_for(task, model):
+def compile_for(task, model, device):
     """Compile a model in place. All models share one forward(), whose 8 graphs earlier ones would use up."""
+    if device.type == "cpu":
+        print("note: on a CPU --compile takes minutes to begin, and its steps are slower than without it")
     torch.compiler.reset()
     model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
     model.compile()
@@ -1015,11 +1048,9 @@ def out_of_memory_advice(model, batch_size, micro_batch):
         known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
         if not known and "can't allocate memory" not in str(error):  # a CPU's words
             raise
-        part = min(micro_batch or batch_size, math.ceil(batch_size / ranks()))
-        advice = f"continue with --micro-batch {part // 2} (the result is the same)"
-        if part == 1:
-            advice = "a single example does not fit; use a device with more memory"
-        elif batch_norms(model):
+        part = min(micro_batch or batch_size, math.ceil(batch_size / ranks())) // 2
+        advice = f"continue with --micro-batch {part} (the result is the same)"
+        if part == 0 or batch_norms(model):  # whose statistics need the whole batch
             advice = "share the batch between GPUs with torchrun, or give a smaller --batch-size"
         raise UserError(f"out of memory on the device; {advice}") from None
 

@@ -35,7 +35,8 @@ from tqdm import tqdm
 
 import listops
 import pathfinder
-from fetch import AAN_LINES, ARCHIVES, FETCHED, DataError, digest_of, fetch_archive, fetch_retrieval, making
+from fetch import AAN_LINES, ARCHIVES, FETCHED, digest_of, fetch_archive, fetch_retrieval
+from machine import DataError, making, usable_cores
 
 MASK = 2  # an id; 1 is CLS in the authors' code and unused in both papers' tables
 SPLITS = ("train", "val", "test")
@@ -642,7 +643,7 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
     loader = torch.utils.data.DataLoader(
         AugmentedImages(task.rgb, task.seed),
         batch_sampler=[[(epoch, i) for i in share] for share in shares],
-        num_workers=max(1, min(16, pathfinder.usable_cores() // here - 1)),
+        num_workers=max(1, min(16, usable_cores() // here - 1)),
         # A forked worker has the images; to another kind they are sent.
         multiprocessing_context="fork" if sys.platform == "linux" else None,
         prefetch_factor=8,

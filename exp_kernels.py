@@ -51,6 +51,7 @@ TABLE6 = dict(
         weight_decay = (  0.1,  0.1,  0.2,  0.1,  0.1),
         epochs       = (  200,   67,   80,   60,  120),
     ),
+    plain=dict(epochs=(  200,  200,   80,   60,  120)),  # without techniques
 )
 
 # The others: sizes and rates of their own recipes (Appendix A.2), columns in LRA's order; lengths and epochs
@@ -61,6 +62,7 @@ TRAIN_LRA = dict(
     technique        = ("shuffle", "denoise", "denoise", "augment paper", "three sets"),
     epochs           = (    120,      80,      60,     200,      67),
 )
+PLAIN_LRA = dict(epochs=(   120,      80,      60,     200,     200))  # without techniques
 # S4: state-spaces/s4, the configurations behind the numbers that Table 3 cites, with the full S4 kernel.
 BLOCK_S4 = dict(
     depth            = (      8,       6,       6,       6,       6),
@@ -82,8 +84,8 @@ TRAIN_S4 = TRAIN_LRA | dict(
     batch_size       = (     50,      16,      64,      50,      64),
     weight_decay     = (   0.05,    0.05,    0.05,    0.05,    0.03),
 )
-TABLE_S4 = dict(model=dict(block="s4", **BLOCK_S4, **KERNEL_S4), train=TRAIN_S4)
-TABLE_S4D = dict(model=dict(block="s4d", **BLOCK_S4, **KERNEL_S4), train=TRAIN_S4)  # a diagonal matrix
+TABLE_S4 = dict(model=dict(block="s4", **BLOCK_S4, **KERNEL_S4), train=TRAIN_S4, plain=PLAIN_LRA)
+TABLE_S4D = TABLE_S4 | dict(model=dict(block="s4d", **BLOCK_S4, **KERNEL_S4))  # a diagonal matrix
 # S5: lindermanlab/S5; full GLU on Pathfinder and Retrieval (Appendix A.2).
 TABLE_S5 = dict(
     model=dict(
@@ -106,6 +108,7 @@ TABLE_S5 = dict(
         batch_size    = (         50,          50,          32,          50,          64),
         weight_decay  = (       0.04,        0.07,        0.05,        0.07,        0.03),
     ),
+    plain=PLAIN_LRA,
 )
 # LRU: Orvieto et al. 2023; r_max of the image tasks as published for a re-implementation. Two directions.
 TABLE_LRU = dict(
@@ -124,6 +127,7 @@ TABLE_LRU = dict(
         batch_size   = (    32,     32,     64,      50,     64),
         weight_decay = (  0.05,   0.05,   0.05,    0.05,   0.05),
     ),
+    plain=PLAIN_LRA,
 )
 # DLR: paper B's configurations; it has none for Retrieval and Pathfinder, which are sized as S4's.
 TABLE_DLR = dict(
@@ -138,6 +142,7 @@ TABLE_DLR = dict(
         ssm_lr       = 1e-4,
     ),
     train=TRAIN_S4,
+    plain=PLAIN_LRA,
 )
 # SGConv: ctlllll/SGConv.
 TABLE_SGCONV = dict(
@@ -149,6 +154,7 @@ TABLE_SGCONV = dict(
         kernel_lr      = 1e-3,
     ),
     train=TRAIN_S4,
+    plain=PLAIN_LRA,
 )
 # Not in the paper: free taps in S4's block, which tells the kernel from the block (Fu et al. 2023).
 TABLE_FREE = dict(
@@ -159,6 +165,7 @@ TABLE_FREE = dict(
         kernel_lr      = (   5e-4,    1e-3,    1e-4,    1e-3,    1e-3),
     ),
     train=TRAIN_S4,
+    plain=PLAIN_LRA,
 )
 # Not in the paper, either: attention with decay. Sizes are S4's, rates our choice. Without decay a block does
 # not know the order of its positions: the bare rows get sinusoidal ones.
@@ -179,11 +186,13 @@ TABLE_DECAY = dict(
         batch_size   = (    50,     16,     64,     50,     64),
         weight_decay = 0.05,
     ),
+    plain=PLAIN_LRA,
 )
 DECAYS = ("decay-none", "decay-fixed", "decay-selective")
 TABLE_MAMBA2 = dict(
     model=TABLE_DECAY["model"] | dict(block="mamba2", expand=2, d_conv=4, position="none"),
     train=TABLE_DECAY["train"],
+    plain=PLAIN_LRA,
 )
 TABLES = {
     "s4": (TABLE_S4, TASKS_LRA), "s5": (TABLE_S5, TASKS_LRA), "gmlp": (TABLE6, COLUMNS),
@@ -252,10 +261,7 @@ def run_cell(args, name, model, seed):
     row, cell = NAMES[model], {}
     if args.no_techniques:
         row, cell = f"{row}, no techniques", {"techniques": "no"}
-    table = table_of(args, name, model, row)
-    if model != "gmlp" and args.lr and not args.mini:
-        table["train"]["lr"] = min(args.lr, table["train"]["lr"])  # A.2: lowered where a run diverged
-    recipe = common.flagged(args, table, SMOKE)
+    recipe, table = recipe_for(args, name, model, row)
     task = data.load_for(args, name, recipe, seed)
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
@@ -264,12 +270,12 @@ def run_cell(args, name, model, seed):
     )  # fmt: skip
 
 
-def table_of(args, name, model, row):
-    """The recipe of a cell, see common.table_recipe."""
-    table = common.table_recipe(args, name, row, TABLES[model], (MINI, COLUMNS), RATES)
-    if args.mini and model == "dlr":
-        table["model"]["d_state"] = 256
-    return table
+def recipe_for(args, name, model, row):
+    """The two recipes of a cell, see common.recipe_for."""
+    own = {"d_state": 256} if args.mini and model == "dlr" else None
+    return common.recipe_for(
+        args, name, TABLES[model], (MINI, COLUMNS), smoke=SMOKE, rate=RATES.get((name, row)), model=own
+    )
 
 
 # ------------------------------------------------------------------------------------------ the kernels
@@ -305,7 +311,7 @@ def state_taps(block, L):
 def figure_kernels(args, chosen):
     """Draw the kernels of trained models and at their start, and print where their energy is."""
     if args.checkpoint:
-        model, state = records.rebuilt(args.checkpoint, models.SequenceModel)
+        model, state = records.rebuild(args.checkpoint)
         if model.arguments["block"] not in DRAWN:
             raise common.UserError(f"{args.checkpoint} has no long kernels; give one of {', '.join(DRAWN)}")
         run = args.checkpoint.resolve().parent.name
@@ -316,11 +322,10 @@ def figure_kernels(args, chosen):
             run = best_run(args, model, name)
             print(f"{title}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}")
             if run:
-                network, _ = records.rebuilt(args.out / run["run"] / "best.pt", models.SequenceModel)
+                network, _ = records.rebuild(args.out / run["run"] / "best.pt")
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:  # no kernel depends on the vocabulary and the classes
-                recipe = table_of(args, name, model, NAMES[model])
-                recipe = common.changed(recipe, SMOKE) if args.smoke else recipe
+                recipe, _ = recipe_for(args, name, model, NAMES[model])
                 size = dict(vocab=2, classes=2, max_length=data.length(name, args.mini))
                 panels.append(("at initialisation", recipe["model"] | size, None))
         draw_kernels(args, name, title, panels)

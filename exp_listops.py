@@ -115,7 +115,7 @@ def trained_model(args):
 
 def rebuilt(path):
     """(name, model) of a best.pt that any of the scripts has written. Raises UserError for another task's."""
-    model, state = records.rebuilt(path, models.SequenceModel)
+    model, state = records.rebuild(path)
     arguments, hp, why = model.arguments, state.get("hp", {}), ""
     if arguments["classes"] != 10 or arguments["vocab"] not in (17, 18):  # 18: with a mask (exp_spt)
         why = "is of another task"

@@ -39,6 +39,7 @@ TABLE7 = dict(
         weight_decay = (  0.1, 0.1,   0.2,    0.1,   0.1),
         epochs       = (  200,  67,    80,     60,   120),
     ),
+    plain=dict(epochs=(  200, 200,    80,     60,   120)),  # without techniques
 )
 # The mini tier: the rows that differ.
 MINI7 = dict(
@@ -95,9 +96,10 @@ def run_cell(args, name, kernel, seed):
     if args.no_techniques:
         row += ", no techniques"
         cell["techniques"] = "no"
-    table = common.table_recipe(args, name, row, (TABLE7, TASKS7), (MINI7, TASKS7), RATES)
-    table["model"] |= {"kernel": kernel} | ({"norm_place": args.norm_place} if args.norm_place else {})
-    recipe = common.flagged(args, table, SMOKE)
+    own = {"kernel": kernel} | ({"norm_place": args.norm_place} if args.norm_place else {})
+    recipe, table = common.recipe_for(
+        args, name, (TABLE7, TASKS7), (MINI7, TASKS7), smoke=SMOKE, rate=RATES.get((name, row)), model=own
+    )
     task = data.load_for(args, name, recipe, seed)
     print(
         f"\nK = {kernel}: each output sees {reach(recipe['model']['depth'], kernel)} positions to each side"

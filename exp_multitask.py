@@ -50,6 +50,7 @@ TABLE5 = dict(
         weight_decay = (  0.05,    0.05,   0.05,   0.01,   0.01),
         epochs       = (   120,     200,     67,     80,     60),
     ),
+    plain=dict(epochs=(   120,     200,    200,     80,     60)),  # without techniques: Pathfinder's hard set
 )
 
 # MEGA: the sizes and rates of facebookresearch/mega, whose column order this is, with the exceptions of
@@ -81,6 +82,7 @@ TABLE_MEGA = dict(
         weight_decay = (  0.01,    0.01,    0.04,    0.02,    0.01),
         epochs       = (   120,      80,      60,     200,      67),
     ),
+    plain=dict(epochs=(   120,      80,      60,     200,     200)),
 )
 # MEGA ‡, the block of the authors' public code: MEGA's sizes, and its rate where that is not too high for it.
 SHARED = ("depth", "d_model", "d_hidden", "d_attention", "ema_dim", "dropout", "position")
@@ -93,6 +95,7 @@ TABLE_EMA = dict(
     train=TABLE_MEGA["train"] | dict(
         lr           = (  1e-3,    4e-3,    3e-3,    1e-3,    1e-3),
     ),
+    plain=TABLE_MEGA["plain"],
 )
 TABLES = {
     "transformer": (TABLE5, TASKS5),
@@ -153,12 +156,10 @@ def run_cell(args, name, model, seed):
     row, cell = NAMES[model], {}
     if args.no_techniques:
         row, cell = f"{row}, no techniques", {"techniques": "no"}
-    table = common.table_recipe(args, name, row, TABLES[model], (MINI, COLUMNS), RATES)
-    if args.mini and model == "ema-attention":
-        table["model"]["truncation"] = None
-    if model != "transformer" and args.lr and not args.mini:
-        table["train"]["lr"] = min(args.lr, table["train"]["lr"])  # A.2: lowered where a run diverged
-    recipe = common.flagged(args, table, SMOKE)
+    own = {"truncation": None} if args.mini and model == "ema-attention" else None
+    recipe, table = common.recipe_for(
+        args, name, TABLES[model], (MINI, COLUMNS), smoke=SMOKE, rate=RATES.get((name, row)), model=own
+    )
     task = data.load_for(args, name, recipe, seed)
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,

@@ -288,7 +288,7 @@ def run_cell(args, task, cell):
     identity = records.make_identity(args, __file__, task, "linear", cell, 0, hp)
     name = records.run_name(identity)
     if not records.is_done(args, __file__, name):
-        with records.claimed(args, name) as folder:
+        with records.claim(args, name) as folder:
             train(args, task, cell, identity, folder)
     if args.top:
         print_top(args, task, cell, args.out / name / "weights.pt")

@@ -48,9 +48,10 @@ TABLE4 = {
 def run_cell(args, name, position, seed):
     cell = {"position": position} | ({"techniques": "no"} if args.no_techniques else {})
     row = row_of(cell)
-    table = common.table_recipe(args, name, row, (TABLE5, TASKS5), (MINI, COLUMNS), RATES)
-    table["model"]["position"] = position
-    recipe = common.flagged(args, table, SMOKE)
+    recipe, table = common.recipe_for(
+        args, name, (TABLE5, TASKS5), (MINI, COLUMNS), smoke=SMOKE, rate=RATES.get((name, row)),
+        model={"position": position},
+    )  # fmt: skip
     task = data.load_for(args, name, recipe, seed)
     records.run_cell(
         args, __file__, row=row, task=task, model="transformer", cell=cell, hp=recipe, table=table, seed=seed,

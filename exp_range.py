@@ -39,7 +39,7 @@ ORDERS = {"random": "anywhere", "rotated": "1 apart, rotated", "random-rotated":
 CONV = ((exp_locality.TABLE7, exp_locality.TASKS7), (exp_locality.MINI7, exp_locality.TASKS7))
 MULTITASK = (exp_multitask.MINI, exp_multitask.COLUMNS)
 KERNELS = (exp_kernels.MINI, exp_kernels.COLUMNS)
-MODELS = {  # {model: (its row in its own script, and what common.table_recipe reads there)}
+MODELS = {  # {model: (its row, table, mini tier and rates in its own script)}
     "bag": ("K=1 (bag of symbols)", *CONV, exp_locality.RATES),
     "conv": ("K={kernel}", *CONV, exp_locality.RATES),
     "transformer": ("Transformer", exp_multitask.TABLES["transformer"], MULTITASK, exp_multitask.RATES),
@@ -64,26 +64,26 @@ def row_of(model, cell):
     return MODELS[model][0].format(kernel=cell.get("kernel")) + plain
 
 
-def recipe_of(args, name, model, cell):
-    """The recipe of one cell of the dial: that of the model's own script, and the order, which data.strided
-    makes."""
-    _, table, mini, rates = MODELS[model]
-    recipe = common.table_recipe(args, name, row_of(model, cell), table, mini, rates)
-    if model in ("bag", "conv"):
-        recipe["model"]["kernel"] = cell.get("kernel", 1)
-    if model == "learned":
-        recipe["model"]["position"] = "learned"
-    if args.mini and name == "image":
-        recipe["train"] |= MINI_IMAGE
-    recipe["train"]["stride"] = cell["stride"]
-    return recipe
+def recipe_for(args, name, model, cell):
+    """The two recipes of one cell of the dial, see common.recipe_for: those of the model's own script, and
+    the order, which data.strided makes."""
+    _, table, (small, tasks), rates = MODELS[model]
+    rate = rates.get((name, row_of(model, cell)))
+    if name == "image":
+        small, rate = small | {"train": small["train"] | MINI_IMAGE}, None
+    own = {"kernel": cell.get("kernel", 1)} if model in ("bag", "conv") else {}
+    own |= {"position": "learned"} if model == "learned" else {}
+    found = common.recipe_for(args, name, table, (small, tasks), smoke=SMOKE, rate=rate, model=own)
+    for recipe in found:
+        recipe["train"]["stride"] = cell["stride"]
+    return found
 
 
 def run_cell(args, name, model, kernel, stride, seed):
     cell = {"stride": stride} | ({"kernel": kernel} if kernel else {})
     cell |= {"techniques": "no"} if args.no_techniques else {}
-    row, table = f"{row_of(model, cell)}, s={stride}", recipe_of(args, name, model, cell)
-    recipe = common.flagged(args, table, SMOKE)
+    row = f"{row_of(model, cell)}, s={stride}"
+    recipe, table = recipe_for(args, name, model, cell)
     task = data.load_for(args, name, recipe, seed)
     print(f"\n{row}")
     records.run_cell(
@@ -165,7 +165,7 @@ def measure(args, name):
     figure, axis = axes(f"{title}: how far apart do positions interact?")
     axis.plot([], [], "k:", label="before training")
     for i, (row, r) in enumerate(runs.items()):
-        trained, state = records.rebuilt(args.out / r["run"] / "best.pt", models.SequenceModel)
+        trained, state = records.rebuild(args.out / r["run"] / "best.pt")
         torch.manual_seed(0)
         start = models.SequenceModel(**state["arguments"])
         for kind, model in (("trained", trained), ("untrained", start), ("shuffled", trained)):

@@ -38,7 +38,7 @@ import common
 import data
 import models
 import records
-from common import UserError
+from machine import UserError
 
 # fmt: off
 # Columns of every table. scifar = CIFAR-10 in colour. None: the paper has no such cell.
@@ -454,7 +454,7 @@ def restores_values(task, cell):
     return task.name in ("image", "scifar") and cell.image_loss == "l1"
 
 
-def denoise_terms(model, features, batch, task, cell):
+def denoise_loss(model, features, batch, task, cell):
     """Of the symbols at batch.selected: cross-entropy and accuracy, or for pixel values L1 loss and R^2.
 
     deviation: the head is linear everywhere; a misspelt attribute in the authors' code leaves Text and
@@ -491,11 +491,11 @@ def loss_function(task, cell, pretraining, model, batch):
         batch = to_restore(batch, None, task, cell)
     features, mask = features_of(model, batch, task)
     if pretraining:
-        return denoise_terms(model, features, batch, task, cell)
-    loss, metrics = common.class_terms(model.classify(features, mask, batch.docs), batch)
+        return denoise_loss(model, features, batch, task, cell)
+    loss, metrics = common.class_loss(model.classify(features, mask, batch.docs), batch)
     if batch.target is None:
         return loss, metrics
-    denoising, scores = denoise_terms(model, features, batch, task, cell)
+    denoising, scores = denoise_loss(model, features, batch, task, cell)
     return loss + denoising, metrics | {"denoise_acc": scores["acc"]}
 
 
@@ -625,7 +625,7 @@ def recipe(args, name, cell, task=None, flags=True):
 def flagged(args, cell, half, smoke):
     """One half as the flags want it; `smoke` are its rows "train" of a smoke run."""
     narrow = {row: value for row, value in SMOKE["model"].items() if half["model"].get(row)}
-    half = common.flagged(args, half, {"model": narrow, "train": smoke})
+    half = common.with_flags(args, half, {"model": narrow, "train": smoke})
     half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
     return half
 
@@ -948,7 +948,7 @@ def make_parser():
     add = parser.add_argument
     add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
     add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
-    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of the states of s4 and dlr")
+    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of s4's, dlr's states")
     add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
     add("--figure", choices=[*FIGURES], help="run the cells of a figure or an appendix")
     # fmt: on

@@ -54,8 +54,8 @@ SMOKE = dict(model=dict(depth=1), train=dict(epochs=1))
 
 
 def run_cell(args, name, seed):
-    task, table = majority(args.limit), common.column(TABLE, TASKS, name)
-    recipe = common.flagged(args, table, SMOKE)  # --epochs, --lr and the like
+    task = majority(args.limit)
+    recipe, table = common.recipe_for(args, name, (TABLE, TASKS), smoke=SMOKE)  # with --epochs and the like
     size = dict(vocab=task.vocab, classes=task.classes)
     records.run_cell(
         args, __file__, row="running mean", model="running-mean", cell={}, task=task, hp=recipe, seed=seed,

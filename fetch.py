@@ -1,10 +1,8 @@
 """Files from the web, whole or not at all: fetch_archive(root, ARCHIVES["text"]) makes root/aclImdb.
 
-DataError and making (one process makes a folder, the others wait) serve the other data modules too. This file
-has no command of its own: `python data.py --task retrieval --fetch`.
+This file has no command of its own: `python data.py --task retrieval --fetch`.
 """
 
-import contextlib
 import gzip
 import hashlib
 import http.client
@@ -23,18 +21,7 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
-
-class UserError(Exception):
-    """A mistake that the user can mend. The message is one sentence that says how."""
-
-
-class DataError(UserError):
-    """Data that is missing, damaged or not what it claims to be, in one sentence that says what to do."""
+from machine import DataError, making
 
 
 class SourceError(DataError):
@@ -76,40 +63,6 @@ AAN_LINES = {  # how many each has
 }
 FETCHED = "fetched.json"  # beside those files: where they are from, and the sha256 of each
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError, ssl.SSLError)
-
-
-@contextlib.contextmanager
-def making(folder, keep=False):
-    """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
-    One process makes it; others wait (not on Windows, which has no fcntl). What a killed run left is removed,
-    or with `keep` left for the caller to go on with. An OSError becomes a DataError: of a file elsewhere,
-    which was to be read, or of the disk (full, no permission)."""
-    if folder.exists():  # perhaps on a disk that cannot be written to
-        yield None
-        return
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with open(folder.parent / f".{folder.name}.lock", "w") as lock:
-            if fcntl:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    print(f"waiting for another process that is making {folder}", flush=True)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-            if folder.exists():
-                yield None
-                return
-            private = folder.with_name(f"{folder.name}.part")
-            if not keep:
-                shutil.rmtree(private, ignore_errors=True)
-            yield private
-            private.rename(folder)
-    except OSError as error:
-        place = Path(error.filename or folder.parent)  # a write to a full disk names no file
-        remedy = f"check {place}, or remove it and get it again"
-        if folder.parent in (place, *place.parents) or place in folder.parents:
-            remedy = "free space or choose another --data-dir"
-        raise DataError(f"cannot make {folder} ({error}); {remedy}") from error
 
 
 def fetch_retrieval(root, url=None):

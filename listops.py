@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from fetch import DataError
+from machine import DataError
 
 LISTOPS_SYMBOLS = (*"0123456789", "[MAX", "[MED", "[MIN", "[SM", "]")
 MAX_OP, MED_OP, MIN_OP, SM_OP, CLOSE = range(10, 15)  # symbols; those below MAX_OP are digits

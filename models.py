@@ -117,6 +117,17 @@ def own_optimizer(parameters, lr=None):
         p.optim = {"weight_decay": 0.0} | ({} if lr is None else {"lr": lr})
 
 
+class WrongShape(ValueError):
+    """A block gave something else than a (B, L, D) like its input."""
+
+
+def require_shape(block, x, y):
+    """Raise WrongShape for a y that is not shaped as x. Compiled graphs would be made anew for each length."""
+    if not torch.compiler.is_compiling() and x.shape != y.shape:
+        given, wanted = tuple(y.shape), tuple(x.shape)
+        raise WrongShape(f"the block {type(block).__name__} made {given} of {wanted}; it must keep the shape")
+
+
 def require_length(L, longest, what):
     if L > longest:
         raise ValueError(f"{what} for sequences of at most {longest} positions; got {L}")
@@ -195,7 +206,9 @@ class ResidualBlock(nn.Module):
         return self.residual(x, mask, self.norm, lambda z, mask: self.mix(zero_padding(z, mask), mask))
 
     def residual(self, x, mask, norm, branch):
-        x = x + self.drop(branch(norm(x, mask) if self.norm_place == "pre" else x, mask))
+        y = branch(norm(x, mask) if self.norm_place == "pre" else x, mask)
+        require_shape(self, x, y)
+        x = x + self.drop(y)
         return norm(x, mask) if self.norm_place == "post" else x
 
     def drop(self, x):
@@ -1382,7 +1395,9 @@ class SequenceModel(nn.Module):
             x = x + self.position_table.weight[:L]
         x = F.dropout(x, self.embedding_dropout, self.training)
         for block in self.blocks:
-            x = block(x, mask)
+            y = block(x, mask)
+            require_shape(block, x, y)
+            x = y
         return x if self.final_norm is None else self.final_norm(x, mask)
 
     one_length = False  # whether all sequences have the same; common.fit says it

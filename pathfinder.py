@@ -39,7 +39,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 from tqdm import tqdm
 
-from fetch import DataError, making
+from machine import DataError, making, usable_cores
 
 BLOCK = 1000  # images a block; part of the identity of a set: another value gives other images
 CHUNK = 8192  # attempts in lockstep, at most; likewise part of the identity
@@ -532,11 +532,6 @@ def generate_set(folder, size, level, n=OFFICIAL_IMAGES, seed=0, workers=None):
             return make_set(Path(folder), identity, n, itertools.chain.from_iterable(made))
     except BrokenProcessPool as e:
         raise DataError("a worker was killed (memory full?); the same call begins again") from e
-
-
-def usable_cores():
-    """How many cores this process may use: under Slurm or taskset often fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def leave_with_parent():

@@ -28,8 +28,8 @@ import numpy
 import torch
 
 import common
-from common import UserError
-from fetch import fcntl  # None on Windows: nobody waits for anybody
+import models
+from machine import UserError, fcntl
 
 RESULTS = Path(__file__).with_name("results")  # this repository's records
 
@@ -88,7 +88,7 @@ def is_done(args, script, name):
 
 
 @contextlib.contextmanager
-def claimed(args, name):
+def claim(args, name):
     """The run's folder, held by this process alone. Raises Busy where another process has it: both would
     write the same last.pt. The system frees the lock of a process that is killed."""
     folder = args.out / name
@@ -122,15 +122,15 @@ def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=N
     """
     name, seed, hp = run_name(identity), identity["seed"], identity["hp"]["train"]
     torch.manual_seed(common.stream(seed, "init"))
-    model = built(build)  # before there is a folder: a model that cannot be built leaves none
-    bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))  # as is a device that is not there
-    with claimed(args, name) as folder:
+    model = build_model(build)  # first: a model that cannot be built must leave no folder
+    bf16 = common.use_bf16(args.amp, common.resolve_device(args.device))
+    with claim(args, name) as folder:
         announce(folder, identity, model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
         del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
         note |= {"micro_batch": args.micro_batch, "compile": args.compile, "graphs": args.graphs}
-        with common.out_of_memory_advice(model, hp["batch_size"], args.micro_batch):
+        with faults_in_words(folder, model, hp["batch_size"], args.micro_batch):
             result = common.fit(model, task, loss_fn, hp, args, folder, seed, note)
         starts = result.pop("starts")
         line = {**identity, "row": row, "changes": changes, "run": name, "tier": tier_of(args, changes)}
@@ -142,19 +142,59 @@ def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=N
         if common.rank() == 0:
             append_record(args.out / "results.jsonl", line)
             (folder / "last.pt").unlink(missing_ok=True)
+    if args.smoke and not args.compile and (fault := reads_padding(model, task)):
+        print(f"note: {fault}", flush=True)
     return line
 
 
-def built(build):
+DIVERGED = "diverged.txt"  # in a run's folder: why it has come to an end without a record
+
+
+@contextlib.contextmanager
+def faults_in_words(folder, model, batch_size, micro_batch):
+    """What can go wrong in a training, as UserErrors. A run that diverges leaves a note in its folder."""
+    (folder / DIVERGED).unlink(missing_ok=True)
+    try:
+        with common.out_of_memory_advice(model, batch_size, micro_batch):
+            yield
+    except models.WrongShape as error:
+        raise UserError(str(error)) from error
+    except common.Diverged as error:
+        if common.rank() == 0:
+            common.write_atomically(folder / DIVERGED, str(error).encode())
+        raise
+
+
+@torch.no_grad()
+def reads_padding(model, task):
+    """A sentence about a model whose answers depend on the padding behind a document, "" for others: the
+    longest examples, cut to half of their length, must have the same logits when they are padded again."""
+    if getattr(model, "embedding", None) is None:  # a model of pixels has no padding
+        return ""
+    longest = task.lengths["test"].argsort(descending=True)[:8]
+    batch = task.to(next(model.parameters()).device).gather("test", longest)
+    half = batch.tokens.shape[1] // 2
+    logits = []
+    for width in (half, batch.tokens.shape[1]):
+        tokens, mask = batch.tokens[:, :width].clone(), batch.mask[:, :width].clone()
+        tokens[:, half:], mask[:, half:] = 0, False
+        logits.append(model.eval().classify(model(tokens, mask), mask, task.docs))
+    short, padded = logits
+    change = float((padded - short).abs().max())
+    if change <= 1e-3 * (1 + float(short.abs().max())):  # rounding
+        return ""
+    words = (
+        f"{type(model.blocks[0]).__name__} reads padding: longer padding changes its logits by {change:.2g}"
+    )
+    return f"{words}; what stands where the mask is False must not reach the other positions"
+
+
+def build_model(build):
     """build(), where a wrong argument or block gets one sentence."""
     try:
         return build()
     except ValueError as error:
         raise UserError(f"the model cannot be built: {error}") from error
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise UserError(f'the model cannot be built: {error}; see the recipe\'s rows of "model"') from error
 
 
 def announce(folder, identity, model, task, precision):
@@ -235,8 +275,10 @@ def outcome(args, line, paper=None):
     if line["smoke"]:
         worth, table = "a smoke run: it works, the accuracy means nothing", "smoke runs are in none"
     best = f"(best validation: {line['best_epoch']} of {line['epochs']})"
-    places = f"weights: {args.out / line['run'] / 'best.pt'}", f"record: {args.out / 'results.jsonl'}"
-    lines = [f"test accuracy {line['test_acc']:.2%} {best}", worth, *places, f"table: {table}"]
+    script = args.argv[0].removesuffix(".py")
+    weights = f'model, saved = records.rebuild("{args.out / line["run"] / "best.pt"}")'
+    lines = [f"test accuracy {line['test_acc']:.2%} {best}", worth, f"record: {args.out / 'results.jsonl'}"]
+    lines += [f"table: {table}", "model: in Python", f"  import {script}, records", f"  {weights}"]
     return "\n  ".join(lines)
 
 
@@ -351,8 +393,10 @@ def finished_runs(args, task, exps):
     return [r for r in found if (args.out / r["run"] / "best.pt").exists()]
 
 
-def rebuilt(path, model_class):
-    """(model, checkpoint) of a best.pt. Raises UserError, with one sentence, for what is no such file."""
+def rebuild(path, model_class=models.SequenceModel):
+    """(model in eval mode, checkpoint) of a best.pt. Raises UserError, with one sentence, for what is no such
+    file. A block of one's own is known once the script that defines it is imported."""
+    path = Path(path)
     state = common.load_checkpoint(path, "cpu", remedy="give another best.pt")
     if state is None:
         raise UserError(f"{path}: there is no such file; give a best.pt")
@@ -419,7 +463,7 @@ def seeds_of(groups):
 
 
 def seconds_of(record):
-    """Of the CPU, where they are known."""
+    """CPU seconds if recorded, else wall seconds."""
     return record.get("cpu_seconds") or record["seconds"]
 
 
@@ -530,7 +574,9 @@ def unfinished(out, exp):
     lines = ""
     for path in sorted(out.glob("*/last.pt")):
         command = path.parent.name
-        if command.removeprefix("mini-").startswith(f"{exp}-"):
+        if (diverged := path.with_name(DIVERGED)).exists():
+            lines += f"Diverged: {path.parent}: {diverged.read_text(encoding='utf-8')}\n"
+        elif command.removeprefix("mini-").startswith(f"{exp}-"):
             with contextlib.suppress(UserError, KeyError):  # of a damaged file the name must do
                 starts = common.load_checkpoint(path, "cpu")["starts"]
                 command = f"python {shlex.join(starts[-1]['argv'])}"

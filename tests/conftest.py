@@ -133,13 +133,13 @@ def stop_at(step, call):
 def real_runs(monkeypatch):
     """Flags of a run that counts as a real one, which is skipped when it is done: smoke runs are not. Its
     data and its size are a smoke run's."""
-    load, flagged = data.load, common.flagged
+    load, with_flags = data.load, common.with_flags
 
     def small(args, recipe, smoke):
-        return flagged(args, common.changed(recipe, {"model": smoke["model"]}), smoke)
+        return with_flags(args, common.with_rows(recipe, {"model": smoke["model"]}), smoke)
 
     monkeypatch.setattr(data, "load", lambda *args, **given: load(*args, **given | {"smoke": True}))
-    monkeypatch.setattr(common, "flagged", small)
+    monkeypatch.setattr(common, "with_flags", small)
     return (*(word for word in TINY if word != "--smoke"), "--batch-size", "16")
 
 

@@ -49,7 +49,7 @@ def test_what_is_kept_for_the_backward_pass_agrees_with_a_count_by_hand():
 def test_parts_print_a_table_and_write_rows(tmp_path, monkeypatch, capsys):
     full, rows = bench.recipe, tmp_path / "rows.jsonl"
     bench.main(["memory", "--model", "transformer", "--task", "text", "--out", str(rows)])
-    monkeypatch.setattr(bench, "recipe", lambda *cell: common.changed(full(*cell), exp_multitask.SMOKE))
+    monkeypatch.setattr(bench, "recipe", lambda *cell: common.with_rows(full(*cell), exp_multitask.SMOKE))
     bench.main(["step", "--model", "conv-5", "--task", "image", "--out", str(rows)])
     memory, step = map(json.loads, rows.read_text().splitlines())
     recipe = full("transformer", "text")

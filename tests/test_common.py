@@ -108,11 +108,11 @@ def test_warmup_then_constant_or_cosine_scales_every_group(kind, rows, wanted):
 
 
 def test_a_recipe_reaches_the_optimiser():
-    batch, model, at = text_batch(), conv_model(denoise=True), {"totals": {}}
+    batch, model = text_batch(), conv_model(denoise=True)
     hp = dict(lr=1e-3, weight_decay=0.1, batch_size=7, clip=1e-3)
     optimizer = common.make_optimizer(model, hp)
     gradients = common.gradient_function(model, common.multitask_loss, contextlib.nullcontext(), None)
-    common.train_step(model, optimizer, batch, gradients, hp, at)
+    common.train_step(model, optimizer, batch, gradients, hp, totals={})
     norm = torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item()
     assert norm == pytest.approx(1e-3, rel=1e-3)
     assert optimizer.defaults["betas"] == (0.9, 0.98)  # paper A's
@@ -127,34 +127,35 @@ TECHNIQUES = ("augment paper", "three sets", "denoise")
 TABLE = dict(
     model=dict(block="conv", depth=(6, 5, 4)),
     train=dict(technique=TECHNIQUES, lr=(1e-3, 2e-3, 3e-3), epochs=(200, 67, 80)),
+    plain=dict(epochs=(200, 201, 80)),
 )
 MINI = dict(
     model=dict(depth=2, heads=9),  # this model has no heads
     train=dict(technique=("denoise", None, "augment flip"), epochs=(7, 10, 5)),
 )
-RATES = {("text", "K=5"): 0.5}
+RATES = {"text": 0.5}
 SMOKE = dict(model=dict(depth=1), train=dict(epochs=2, lr=0.25))
 
 
 def recipe_of(task, flags=""):
-    """{row: value} of a cell in row "K=5" with these flags, and the same before they were heeded."""
+    """{row: value} of a cell with these flags; its own row "kernel" is in the table's recipe, too."""
     args = common.parse_args(common.make_parser("", TASKS), ["--task", task, *flags.split()])
-    table = common.table_recipe(args, task, "K=5", (TABLE, TASKS), (MINI, MINI_TASKS), RATES)
-    recipe = common.flagged(args, table, SMOKE)
-    values = recipe["model"] | recipe["train"]
-    table["model"]["kernel"] = 5  # as scripts do: TABLE does not change with it
-    return values
+    recipe, table = common.recipe_for(
+        args, task, (TABLE, TASKS), (MINI, MINI_TASKS), smoke=SMOKE, rate=RATES.get(task), model={"kernel": 5}
+    )
+    assert table["model"]["kernel"] == 5 and "kernel" not in TABLE["model"]
+    return recipe["model"] | recipe["train"]
 
 
 def test_a_recipe_is_the_papers_or_the_mini_tiers_then_what_was_typed():
     """By hand: the task's column, of the mini table the rows that the paper's has, the rate of a search."""
-    text = dict(block="conv", depth=4, technique="denoise", lr=3e-3, epochs=80)
+    text = dict(block="conv", depth=4, kernel=5, technique="denoise", lr=3e-3, epochs=80)
     small = text | dict(depth=2, epochs=7, lr=0.5)
-    hard = dict(block="conv", depth=5, technique="three sets", lr=2e-3, epochs=67)
+    hard = dict(block="conv", depth=5, kernel=5, technique="three sets", lr=2e-3, epochs=67)
     assert recipe_of("text") == text and recipe_of("pathfinder") == hard
     assert recipe_of("text", "--mini") == small
     assert recipe_of("pathfinder", "--mini") == hard | dict(depth=2, technique=None, epochs=10)
-    assert recipe_of("pathfinder", "--no-techniques") == hard | dict(technique=None, epochs=200)
+    assert recipe_of("pathfinder", "--no-techniques") == hard | dict(technique=None, epochs=201)
     assert recipe_of("pathfinder", "--no-techniques --mini")["epochs"] == 10  # it has one set anyway
     assert recipe_of("text", "--no-techniques") == text | dict(technique=None)
     assert recipe_of("text", "--smoke --epochs 3") == text | dict(depth=1, lr=0.25, epochs=3)
@@ -439,7 +440,7 @@ def test_out_of_memory_names_what_helps():
     plain, across = models.Norm("layer", 4), nn.BatchNorm1d(4)  # which cannot be cut into parts
     for case, advice in (
         ((plain, 16, None), "--micro-batch 8 "), ((plain, 16, 8), "--micro-batch 4 "),
-        ((plain, 1, None), "a single example"), ((across, 16, None), "torchrun"),
+        ((plain, 1, None), "smaller --batch-size"), ((across, 16, None), "torchrun"),
     ):  # fmt: skip
         for error in (torch.OutOfMemoryError("CUDA"), RuntimeError("CPU: can't allocate memory")):
             with pytest.raises(common.UserError, match=advice), common.out_of_memory_advice(*case):
@@ -452,6 +453,6 @@ def test_a_row_of_training_that_only_the_mini_tier_has_is_refused():
     """It would be left out without a word; a model's rows may be another model's."""
     table = dict(model=dict(depth=6), train=dict(lr=1.0))
     mini = dict(model=dict(depth=2, d_hidden=8), train=dict(lr=2.0))
-    assert common.changed(table, mini) == dict(model=dict(depth=2), train=dict(lr=2.0))
+    assert common.with_rows(table, mini) == dict(model=dict(depth=2), train=dict(lr=2.0))
     with pytest.raises(common.UserError, match="warmup"):
-        common.changed(table, dict(train=dict(warmup=5)))
+        common.with_rows(table, dict(train=dict(warmup=5)))

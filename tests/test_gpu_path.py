@@ -173,7 +173,7 @@ def test_captured_steps_train_as_steps_launched_one_by_one(name, technique):
     for kind in (None, Replayed):
         torch.manual_seed(0)
         model = models.SequenceModel("conv", depth=1, d_model=8, d_hidden=8, kernel=3, **task.sizes)
-        hp, at = dict(lr=1e-2, weight_decay=0.1, batch_size=16), {"totals": {}}
+        hp, totals = dict(lr=1e-2, weight_decay=0.1, batch_size=16), {}
         gradients = common.gradient_function(
             model, common.multitask_loss, contextlib.nullcontext(), flags_of_fit(graphs=True)
         )
@@ -181,8 +181,8 @@ def test_captured_steps_train_as_steps_launched_one_by_one(name, technique):
         optimizer, noise = common.make_optimizer(model, hp), torch.Generator().manual_seed(0)
         plan = task.plan(16, torch.Generator().manual_seed(0))
         for batch in task.training_batches(plan, noise, 0):
-            common.train_step(model, optimizer, batch, gradients, hp, at)
-        ends.append(([p.detach().clone() for p in model.parameters()], common.means(at["totals"])))
+            common.train_step(model, optimizer, batch, gradients, hp, totals)
+        ends.append(([p.detach().clone() for p in model.parameters()], common.means(totals)))
     assert 1 < len(gradients.graphs) < len(plan)  # shapes come again, and not all are alike
-    (one, totals), (other, same) = ends
-    assert totals == same and all(map(torch.equal, one, other))
+    (one, means), (other, same) = ends
+    assert means == same and all(map(torch.equal, one, other))

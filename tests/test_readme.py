@@ -67,9 +67,7 @@ def test_a_file_is_a_task_by_the_line_of_the_page(tmp_path):
     lines = (f"{'good' if i % 3 else 'bad'}\t{'so ' * (i % 5)}{i % 3}\n" for i in range(100))
     (tmp_path / "reviews.tsv").write_text("".join(lines))
     line = "data." + re.search(r"load_tsv\(.*\)", PAGES["new-experiment"])[0]
-    code = TEMPLATE.replace("majority(args.limit), common", f"{line}, common").replace(
-        '"majority', '"reviews'
-    )
+    code = TEMPLATE.replace("task = majority(args.limit)", f"task = {line}").replace('"majority', '"reviews')
     _, record = run(code, tmp_path, "--task", "reviews", "--epochs", "1")
     assert record["task"] == "reviews" and record["data"]["counts"] == {"train": 80, "val": 10, "test": 10}
 

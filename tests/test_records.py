@@ -323,15 +323,15 @@ def test_a_model_is_rebuilt_from_its_best_weights_or_refused(run, tmp_path):
     """Promise 4."""
     assert run(*TINY) == 0
     [best] = tmp_path.glob("*/best.pt")
-    model, state = records.rebuilt(best, models.SequenceModel)
+    model, state = records.rebuild(best)
     assert all(torch.equal(p, state["model"][name]) for name, p in model.state_dict().items())
     wider = state | {"arguments": state["arguments"] | {"d_model": 48}}
     for content in (wider, state | {"arguments": {"a": 1}}, {"model": {}}, [1]):
         common.save_checkpoint(best, content)
         with pytest.raises(common.UserError, match="best.pt"):
-            records.rebuilt(best, models.SequenceModel)
+            records.rebuild(best)
     with pytest.raises(common.UserError, match="no such file"):
-        records.rebuilt(tmp_path / "none.pt", models.SequenceModel)
+        records.rebuild(tmp_path / "none.pt", models.SequenceModel)
 
 
 # ------------------------------------------------------------------------------------------ numbers

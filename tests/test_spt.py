@@ -16,7 +16,6 @@ from conftest import exit_code, lines_of, stop_at
 import common
 import data
 import exp_spt
-import models
 import records
 from exp_spt import Cell
 
@@ -484,7 +483,7 @@ def test_a_pretraining_is_shared_by_what_starts_from_it_and_repeated_without_its
     assert exps("--lr", "5e-3", "--pooling", "mean", "max") == []  # done
     assert exps("--lr-pretrain", "2e-3") == ["spt-pretrain", "spt"]
     for record in found:  # as exp_kernels and exp_listops do
-        records.rebuilt(tmp_path / record["run"] / "best.pt", models.SequenceModel)
+        records.rebuild(tmp_path / record["run"] / "best.pt")
     (tmp_path / found[0]["run"] / "best.pt").unlink()
     assert exps("--lr", "4e-3") == ["spt-pretrain", "spt"]
 
