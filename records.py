@@ -615,8 +615,14 @@ def table_order(record, paper):
     return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
 
 
+def paper_number(paper, row, tasks, task):
+    """The paper's accuracy of a row for a task, None without one; some cells are words ("infeasible")."""
+    values, at = paper.get(row, ()), tasks.index(task)
+    return values[at] if at < len(values) else None
+
+
 def paper_value(paper, row, at):
-    """The paper's accuracy as text, "" without one; some cells are words ("infeasible")."""
+    """What the paper's table has in a row at one place, as text, "" for nothing."""
     values = paper.get(row, ())
     value = values[at] if at < len(values) else None
     return f"{value:.2f}" if isinstance(value, float) else value or ""
