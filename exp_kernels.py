@@ -199,8 +199,9 @@ TABLES = {
     "s4d": (TABLE_S4D, TASKS_LRA), "dlr": (TABLE_DLR, TASKS_LRA), "lru": (TABLE_LRU, TASKS_LRA),
     "sgconv": (TABLE_SGCONV, TASKS_LRA), "free": (TABLE_FREE, TASKS_LRA),
 }
-for block in DECAYS:
-    TABLES[block] = TABLE_DECAY | dict(model=dict(block=block, **TABLE_DECAY["model"])), TASKS_LRA
+TABLES |= {
+    name: (TABLE_DECAY | dict(model=dict(block=name, **TABLE_DECAY["model"])), TASKS_LRA) for name in DECAYS
+}
 TABLES["mamba2"] = TABLE_MAMBA2, TASKS_LRA
 # The mini tier: of each model's own table the rows that differ.
 MINI = dict(
@@ -239,9 +240,8 @@ TABLE3 = {
     "Mamba-2 (Yu and Erichson)": (71.96, 75.45, 86.09, 79.23, 41.45),
 }
 # fmt: on
-NAMES = {block: block for block in TABLES}
-NAMES |= dict(s4="S4", s5="S5", gmlp="gMLP", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
-NAMES |= dict(free="free taps in S4's block", mamba2="Mamba-2's block")
+NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
+NAMES |= dict(free="free taps in S4's block", mamba2="Mamba-2's block")  # others are called as in TABLES
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
 DRAWN = [block for block in TABLES if block not in (*DECAYS, "mamba2")]  # those have no kernel
 
@@ -258,7 +258,7 @@ def build(task, recipe):
 
 
 def run_cell(args, name, model, seed):
-    row, cell = NAMES[model], {}
+    row, cell = NAMES.get(model, model), {}
     if args.no_techniques:
         row, cell = f"{row}, no techniques", {"techniques": "no"}
     recipe, table = recipe_for(args, name, model, row)
@@ -266,7 +266,7 @@ def run_cell(args, name, model, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=TABLE3.get(row, [None] * 5)[COLUMNS.index(name)],
+        paper=records.paper_number(TABLE3, row, COLUMNS, name),
     )  # fmt: skip
 
 
@@ -320,12 +320,14 @@ def figure_kernels(args, chosen):
         title, panels = data.TITLES[name], []
         for model in chosen:
             run = best_run(args, model, name)
-            print(f"{title}, {NAMES[model]}: {run['run'] if run else 'no finished run, its start'}")
+            print(
+                f"{title}, {NAMES.get(model, model)}: {run['run'] if run else 'no finished run, its start'}"
+            )
             if run:
                 network, _ = records.rebuild(args.out / run["run"] / "best.pt")
                 panels.append((f"trained, {run['test_acc']:.1%}", network.arguments, network))
             else:  # no kernel depends on the vocabulary and the classes
-                recipe, _ = recipe_for(args, name, model, NAMES[model])
+                recipe, _ = recipe_for(args, name, model, NAMES.get(model, model))
                 size = dict(vocab=2, classes=2, max_length=data.length(name, args.mini))
                 panels.append(("at initialisation", recipe["model"] | size, None))
         draw_kernels(args, name, title, panels)
@@ -346,7 +348,8 @@ def draw_kernels(args, name, title, panels):
     drawn, rows = [], []
     for what, arguments, network in panels:
         torch.manual_seed(args.seed)
-        model, L = NAMES[arguments["block"]], arguments["max_length"] or 1024
+        model, L = arguments["block"], arguments["max_length"] or 1024
+        model = NAMES.get(model, model)
         start = [kernel_profile(block, L) for block in models.SequenceModel(**arguments).eval().blocks]
         after = [kernel_profile(block, L) for block in network.blocks] if network else []
         drawn.append((f"{model} ({what})", start, after))
@@ -354,53 +357,53 @@ def draw_kernels(args, name, title, panels):
         rows += [[model, f"trained, layer {i}", *energy_within([p])] for i, p in enumerate(after, 1)]
     print(f"### Kernels, {title}\n\nShare of the kernel's energy within k positions, in %\n")
     print(records.markdown(["Model", "Kernels", *(f"k = {k}" for k in WITHIN)], rows) + "\n")
-    plot(drawn, title, args.out / f"kernels-{name}.png")
+    row = math.isqrt(data.length(name, args.mini)) if name in ("image", "pathfinder") else None
+    plot(drawn, title, row, args.out / f"kernels-{name}.png")
 
 
 def energy_within(profiles):
+    """The share of the energy at distances of at most k positions, in percent, for each k of WITHIN: the mean
+    of some kernel_profiles."""
     shares = [[energy[: k + 1].sum() / energy.sum() for k in WITHIN] for _, energy in profiles]
     return [f"{100 * share:.2f}" for share in np.mean(shares, 0)]
 
 
-def plot(panels, heading, path):
+def plot(panels, heading, row, path):
     """Figure 4: K_max, the largest absolute tap over channels and directions, against distance, relative to
     the largest of all layers (gMLP starts at 1e-6).
 
     panels   [(title, kernel_profile of each layer at the start, the same when trained or [])]
+    row      positions of a row of the task's images, or None: its multiples are marked
 
     deviation: every layer, where the paper shows each second, and trained on labels, where the paper's are
     pretrained only (--checkpoint with the best.pt of an spt-pretrain run draws those). Its scales are lost;
     ours are logarithmic.
     """
-    columns, colours = min(4, len(panels)), records.pyplot().get_cmap("cividis")
-    rows = math.ceil(len(panels) / columns)
-    figure, axes = records.pyplot().subplots(
-        rows, columns, figsize=(max(6.5, 4 * columns), 0.8 + 3 * rows), sharex=True, sharey=True,
-        squeeze=False, layout="constrained",
-    )  # fmt: skip
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    floor = 1
-    for axis, (title, start, after) in zip(axes.flat, panels):
+    titles = [title for title, *_ in panels]
+    figure, axes = records.panels(titles, size=(4, 3), sharex=True, sharey=True)
+    floor, colours = 1, records.pyplot().get_cmap("cividis")
+    for axis, (_, start, after) in zip(axes, panels):
         start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
-        floor = min(floor, *(kernels.min() / kernels.max() / 2 for kernels in (start, after) if len(kernels)))
         first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
-        first.set_label("at initialisation")
+        first.set_label("each layer at initialisation")
         for i, peak in enumerate(after):
             colour = colours(0.9 * i / max(1, len(after) - 1))
-            axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}")
+            axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}, trained")
+        # Each layer reaches its largest weight within ten positions; what lies far below is rounding.
+        floor = min(floor, *(k[:, :10].max(1).min() / k.max() for k in (start, after) if len(k)))
         L = start.shape[1]
         axis.set_xscale("symlog", linthresh=1)
-        axis.set(title=title, yscale="log", xlim=(0, L - 1))
+        axis.set(yscale="log", xlim=(0, L - 1))
         ticks = [k for k in (0, 1, 10, 100, 1000, 10_000) if k < L]
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, loc="lower left")
-    axes[0, 0].set_ylim(bottom=max(floor, 1e-4))  # all panels share it
-    figure.supxlabel("distance |lag| (positions)", fontsize=10)
+        for k in (row, 2 * row) if row else ():
+            axis.axvline(k, color=records.ORANGE, linestyle=":", label="one and two rows of the image")
+    axes[0].set_ylim(bottom=max(floor / 100, 1e-4))  # all panels share it
+    figure.supxlabel("distance of two positions", fontsize=10)
     figure.supylabel("largest weight at this distance", fontsize=10)
     figure.suptitle(f"How far the kernels reach (all channels, both directions)\n{heading}", fontsize=10)
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 

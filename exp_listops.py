@@ -173,15 +173,19 @@ def report(args):
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # of OPERATIONS (Okabe and Ito)
 
 
-def four_panels(heights, titles, numbers, ylabel, title, path):
-    """Bars (4, 10), a panel for each root operation, a bar for each label; `numbers` above them."""
-    figure, axes = records.pyplot().subplots(1, 4, figsize=(14, 3.4), sharey=True, layout="constrained")
+def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
+    """Bars (4, 10), a panel for each root operation, a bar for each label; `numbers` above them. A height
+    that is no number has no bar."""
+    titles = [f"root {operation}: {words}" for operation, words in zip(OPERATIONS, titles)]
+    figure, axes = records.panels(titles, size=(3.6, 3), sharey=True)
     for i, axis in enumerate(axes):
-        axis.set(xticks=range(10), xlabel="label", axisbelow=True, title=f"root {OPERATIONS[i]}: {titles[i]}")
-        axis.grid(axis="y", alpha=0.3)
         hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
-        bars = axis.bar(range(10), heights[i], color=COLOURS[i], hatch=hatch, edgecolor="white")
-        axis.bar_label(bars, numbers[i], padding=2, fontsize=7)
+        style = dict(color=COLOURS[i], hatch=hatch, edgecolor="white", ecolor="0.2", capsize=2)
+        bars = axis.bar(range(10), heights[i], yerr=None if errors is None else errors[i], **style)
+        axis.bar_label(
+            bars, [n if h == h else "" for n, h in zip(numbers[i], heights[i])], padding=2, fontsize=7
+        )
+        axis.set(xticks=range(10), xlabel="label", axisbelow=True)
         axis.margins(y=0.1)
     axes[0].set_ylabel(ylabel)
     figure.suptitle(f"{title} (hatched: the greedy answer)")
@@ -199,7 +203,8 @@ def plot_labels(task, path):
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    figure, axis = records.pyplot().subplots(figsize=(6.4, 4), layout="constrained")
+    title = f"Gain over the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test"
+    figure, (axis,) = records.panels([title], size=(6.4, 3.6))
     for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation
         n = max(1, here.sum())
@@ -212,17 +217,22 @@ def plot_gain(roots, labels, predicted, name, path):
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
     axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
-    axis.set_title(f"Gain over the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test")
     records.save_figure(figure, path)
 
 
+FEW = 10  # a share of fewer examples is no bar
+
+
 def plot_breakdown(roots, labels, predicted, name, path):
-    """Figure 3: accuracy of the model for each root operation and label; the numbers are examples."""
+    """Figure 3: accuracy of the model for each root operation and label, with its standard error; the numbers
+    are examples."""
     right = predicted == labels
     counts, hits = counted(roots, labels), counted(roots[right], labels[right])
+    shares = np.where(counts >= FEW, hits / counts.clip(1), np.nan)
+    errors = np.sqrt(shares * (1 - shares) / counts.clip(1))
     titles = [f"{share:.1%} right" for share in hits.sum(1) / counts.sum(1).clip(1)]
     title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
-    four_panels(100 * hits / counts.clip(1), titles, counts, "accuracy (%)", title, path)
+    four_panels(100 * shares, titles, counts, "accuracy (%)", title, path, 100 * errors)
 
 
 def draw(args, task, figures, chosen):

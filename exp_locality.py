@@ -107,7 +107,7 @@ def run_cell(args, name, kernel, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model="conv", cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=TABLE1.get(row, [None] * 5)[TASKS7.index(name)],
+        paper=records.paper_number(TABLE1, row, TASKS7, name),
     )  # fmt: skip
 
 
@@ -115,24 +115,23 @@ def run_cell(args, name, kernel, seed):
 
 
 def plot(args):
-    """Accuracy against kernel size at full size: the paper's as curves, single runs of ours as dots."""
-    yours, ours = records.yours_and_ours(args.out)
-    found = [r for r in (*yours, *ours) if r["exp"] == records.experiment(__file__) and "kernel" in r["cell"]]
-    figure, axes = records.pyplot().subplots(1, 5, figsize=(16, 3.8), sharex=True, layout="constrained")
+    """Accuracy against kernel size at full size: the paper's as a curve, ours as dots with their errors. Runs
+    with a change, in their recipe or beside their kernel, are others and not drawn."""
+    both = records.yours_and_ours(args.out)
+    wanted = dict(exp=records.experiment(__file__), tier="paper", changes={})
+    found = [r for known in both for r in known if wanted.items() <= r.items() and [*r["cell"]] == ["kernel"]]
+    titles = [f"{data.TITLES[name]} ({TABLE7['model']['depth'][i]} layers)" for i, name in enumerate(TASKS7)]
+    figure, axes = records.panels(titles, size=(3.2, 3.2), columns=5, sharex=True)
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
-        axis.axhline(TABLE1["MEGA (original)"][i], color=records.GREY, linestyle=":", label="MEGA (original)")
         curve = {kernel: TABLE1[f"K={kernel}"][i] for kernel in KERNELS if f"K={kernel}" in TABLE1}
+        axis.axhline(TABLE1["MEGA (original)"][i], color=records.GREY, linestyle=":", label="MEGA (original)")
         axis.plot(curve.keys(), curve.values(), ".-", color=records.BLUE, label="paper A, Table 1")
-        for budget, face in (("paper", records.ORANGE), ("reduced", "none")):
-            if dots := [r for r in found if (r["task"], r["tier"]) == (name, budget)]:
-                x, y = zip(*((r["cell"]["kernel"], 100 * r["test_acc"]) for r in dots))
-                style = dict(facecolor=face, edgecolor=records.ORANGE, zorder=3)
-                axis.scatter(x, y, **style, label=f"ours, {budget} budget".replace("paper", "full"))
-        axis.set(title=f"{data.TITLES[name]} ({TABLE7['model']['depth'][i]} layers)", xscale="log")
-        axis.set_xlabel("kernel size K (positions)")
+        if dots := records.grouped([r for r in found if r["task"] == name], lambda r: r["cell"]["kernel"]):
+            style = dict(fmt="o", color=records.ORANGE, label="ours, as the paper ran it", zorder=3)
+            records.errorbars(axis, list(dots), list(dots.values()), **style)
+        axis.set(xscale="log", xlabel="kernel size K (positions)")
         axis.set_xticks(KERNELS, map(str, KERNELS))
         axis.minorticks_off()
-        axis.grid(alpha=0.3)
     axes[0].set_ylabel("test accuracy (%)")
     records.legend_below(figure, axes)
     records.save_figure(figure, args.out / f"{records.experiment(__file__)}.png")

@@ -164,7 +164,7 @@ def run_cell(args, name, model, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=TABLE2.get(row, [None] * 5)[COLUMNS.index(name)],
+        paper=records.paper_number(TABLE2, row, COLUMNS, name),
     )  # fmt: skip
 
 
@@ -175,34 +175,26 @@ EXAMPLES, STEPS = (3_000, 12_000, 48_000, 192_000), 6_000
 
 def plot_data(args):
     """Mini tier: accuracy against the number of ListOps' unique examples at equal steps, shuffled or not."""
-    both = records.yours_and_ours(args.out)
-    exp, figure, drawn = records.experiment(__file__), None, []
-    for words, cell, color in (
-        ("with shuffling", {}, records.ORANGE),
-        ("without", {"techniques": "no"}, records.BLUE),
-    ):
-        points = []
+    both, curves = records.yours_and_ours(args.out), {}
+    for words, cell in (("with shuffling", {}), ("without", {"techniques": "no"})):
         for n in EXAMPLES:
-            wanted = dict(exp=exp, task="listops", model="transformer", cell=cell, tier="mini")
-            wanted["changes"] = {"limit": n, "steps": STEPS}
+            wanted = dict(exp=records.experiment(__file__), task="listops", model="transformer", tier="mini")
+            wanted |= dict(cell=cell, changes={"limit": n, "steps": STEPS})
             yours, ours = ([r for r in found if wanted.items() <= r.items()] for found in both)
-            if group := yours or ours:
-                drawn.append(group)
-                points.append((n, *(100 * value for value in records.mean_and_error(group))))
-        if points:
-            if figure is None:
-                figure, axis = records.pyplot().subplots(figsize=(6, 3.6), layout="constrained")
-            x, y, error = zip(*points)
-            axis.errorbar(x, y, yerr=error, fmt="o-", color=color, label=words)
-    if figure is not None:
-        axis.set(xscale="log", xlabel="unique training examples", ylabel="Transformer: test accuracy (%)")
-        axis.set_xticks(EXAMPLES, [f"{n:,}" for n in EXAMPLES])
-        axis.minorticks_off()
-        axis.grid(alpha=0.3)
-        axis.legend(frameon=False)
-        how = f"ListOps, mini tier, {STEPS:,} steps, {records.seeds_of(drawn)}"
-        axis.set_title(f"What shuffling gives ({how})", fontsize=10)
-        records.save_figure(figure, args.out / "techniques-are-data-mini.png")
+            if yours or ours:
+                curves.setdefault(words, {})[n] = yours or ours
+    if not curves:
+        return
+    seeds = records.seeds_of([group for groups in curves.values() for group in groups.values()])
+    title = f"What shuffling gives (ListOps, mini tier, {STEPS:,} steps, {seeds})"
+    figure, (axis,) = records.panels([title], size=(6, 3.4))
+    for (words, groups), color in zip(curves.items(), (records.ORANGE, records.BLUE)):
+        records.errorbars(axis, list(groups), list(groups.values()), fmt="o-", color=color, label=words)
+    axis.set(xscale="log", xlabel="unique training examples", ylabel="Transformer: test accuracy (%)")
+    axis.set_xticks(EXAMPLES, [f"{n:,}" for n in EXAMPLES])
+    axis.minorticks_off()
+    records.legend_below(figure, [axis])
+    records.save_figure(figure, args.out / "techniques-are-data-mini.png")
 
 
 # ------------------------------------------------------------------------------------------ command line

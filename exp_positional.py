@@ -56,7 +56,7 @@ def run_cell(args, name, position, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model="transformer", cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: models.SequenceModel(**recipe["model"], **task.sizes), loss_fn=common.multitask_loss,
-        paper=TABLE4.get(row, [None] * 5)[COLUMNS.index(name)],
+        paper=records.paper_number(TABLE4, row, COLUMNS, name),
     )  # fmt: skip
 
 

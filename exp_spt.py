@@ -228,21 +228,32 @@ MEANS = {
     TASKS4: {"S4, from scratch": 82.8, "S4, masked SPT": 84.5, "DLR, masked SPT": 83.4},
 }
 NOTES = """✗: chance, 50 in averages. Further numbers of the paper: S4 on sCIFAR 91.7 or
-91.8. Table 7: DLR from scratch about 77 (the better start). TRAINING accuracy on
-Path-X at equal time: at most 52, with SPT 78. Rows: "% SPT" Table 8, "M" Table 9
-and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
+91.8. Table 7: DLR from scratch about 77 (the better start). TRAINING accuracy
+on Path-X at equal time: at most 52, with SPT 78. Rows: "% SPT" Table 8, "M"
+Table 9 and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
 """
 # fmt: on
 
-OBJECTIVES = ("none", "masked", "causal", "multitask", "none-causal")
-SCRATCH = ("none", "none-causal")
-ALONE = (*SCRATCH, "multitask")  # one training instead of two
-ONE_WAY = ("causal", "none-causal")  # the model reads in one direction, in both halves
+
+class Objective(NamedTuple):
+    """How a model of the paper comes to its labels."""
+
+    words: str  # in the label of a row
+    pretrains: bool = True  # or there is one training instead of two
+    restores: bool = True  # symbols of the inputs, beside or before the labels
+    one_way: bool = False  # the model reads in one direction, in both trainings
+
+
+OBJECTIVES = {
+    "none": Objective("from scratch", pretrains=False, restores=False),
+    "masked": Objective("masked SPT"),
+    "causal": Objective("causal SPT", one_way=True),
+    "multitask": Objective("multitask", pretrains=False),  # paper A: both losses at once
+    "none-causal": Objective("from scratch, one-way", pretrains=False, restores=False, one_way=True),
+}
+NAMES = dict(transformer="Transformer", rotary="rotary Transformer", s4="S4", dlr="DLR")
 INITS, POOLINGS = ("structured", "random"), ("mean", "max", "last")
 ORDERS = ("random", *data.ROTATED)  # of the positions, beside whole numbers
-NAMES = dict(transformer="Transformer", rotary="rotary Transformer", s4="S4", dlr="DLR", none="from scratch")
-NAMES |= dict(masked="masked SPT", causal="causal SPT", multitask="multitask")
-NAMES["none-causal"] = "from scratch, one-way"
 MEAN_STD = dict.fromkeys(data.PATHFINDER_SIZE, ((0.5, 0.5),))  # of each channel, pixels in [0, 1]
 MEAN_STD["image"] = ((122.6 / 255, 61 / 255),)
 MEAN_STD["scifar"] = (0.4914, 0.247), (0.4822, 0.243), (0.4465, 0.261)
@@ -272,9 +283,13 @@ class Cell(NamedTuple):
         usual = Cell._field_defaults | {"init": None}
         return {k: v for k, v in self._asdict().items() if k != "model" and v != usual.get(k)}
 
+    @property
+    def way(self):
+        return OBJECTIVES[self.objective]
+
     def row(self):
         """Its row in a table: "S4, masked SPT, random start, 1%"."""
-        words = [NAMES[self.model], NAMES[self.objective]]
+        words = [NAMES[self.model], self.way.words]
         words.append("random start" if self.init == "random" else None)
         words.append(f"{100 * self.fraction:g}%" if self.fraction else None)
         words.append(f"{100 * self.share:g}% SPT" if self.share is not None else None)
@@ -505,7 +520,7 @@ def build(task, cell, hp, pretraining):
     rows = rows | dict(
         block=cell.model, vocab=max(task.vocab, mask_id(task) + 1), classes=task.classes, docs=task.docs,
         max_length=task.max_length // task.channels, denoise_outputs=task.vocab, pair="[u,v,u-v,u*v]",
-        denoise=pretraining or cell.objective == "multitask", causal=cell.objective in ONE_WAY,
+        denoise=pretraining or cell.objective == "multitask", causal=cell.way.one_way,
         # The Transformers and DLR always use LayerNorm.
         final_norm=rows.get("norm", "layer") if rows.get("prenorm", True) else None,
     )  # fmt: skip
@@ -524,7 +539,7 @@ def build(task, cell, hp, pretraining):
 
 def rates(tuned, name, cell):
     """The row of TUNED or TUNED_PRETRAIN for a cell: its own, else the nearest that is there."""
-    own = "none" if cell.objective in ALONE else cell.objective
+    own = "none" if not cell.way.pretrains else cell.objective
     entries = [f"{cell.model} {own}", f"{cell.model} masked"]
     if cell.init == "random":
         entries = [f"{entry} random" for entry in entries] + entries
@@ -559,7 +574,7 @@ def paper_trainings(name, cell):
 def tables(name, cell, mini):
     """The two recipes of a cell as the tables have them: (of the pretraining, of the other)."""
     model = common.column(MODELS[cell.model], TASKS, name)["model"]
-    if cell.objective in ONE_WAY and name == "listops":
+    if cell.way.one_way and name == "listops":
         model["pooling"] = "last"
     if name == "pathx" and cell == Cell("s4", "none"):
         model["pooling"] = "mean"  # Gu et al.'s, which the paper cites; its pretrained S4 takes the maximum
@@ -578,90 +593,103 @@ def tables(name, cell, mini):
     return [{"model": dict(model), "train": half} for half in (first, train)]
 
 
-def recipe(args, name, cell, task=None, flags=True):
+def recipe(args, name, cell, task=None):
     """The arm of a cell: the recipe of the pretraining (or None), and that of the fine-tuning or the only
-    training, which says in "pretrain" what is different in the first. flags=False: as the tables have it.
-
-    deviation: with `task` the warm-up takes at most a quarter of the steps: Table 8's halves are short.
-    """
+    training, which says in "pretrain" what is different in the first. task: its data, for the length."""
     first, second = tables(name, cell, args.mini)
     share = MINI_SHARE if cell.share is None and (args.mini or args.steps) else cell.share
-    if flags:
-        if share is not None and (args.epochs or args.steps or args.limit):
-            # A total of ours: equal batches make it equally many steps in every arm.
-            _, scratch = tables(name, cell._replace(objective="none"), args.mini)
-            for half in (first, second):
-                half["train"]["batch_size"] = scratch["train"]["batch_size"]
-        others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
-        first = flagged(others, cell, first, SMOKE["pretrain"])
-        second = flagged(args, cell, second, SMOKE["train"])
+    if share is not None and (args.epochs or args.steps or args.limit):
+        # A total of ours: equal batches make it equally many steps in every arm.
+        _, scratch = tables(name, cell._replace(objective="none"), args.mini)
         for half in (first, second):
-            half["model"] |= {"ssm_lr": args.ssm_lr} if args.ssm_lr else {}
-    before, train = first["train"], second["train"]
+            half["train"]["batch_size"] = scratch["train"]["batch_size"]
+    others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
+    first = with_flags(others, cell, first, SMOKE["pretrain"])
+    second = with_flags(args, cell, second, SMOKE["train"])
     second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
+    before, train = first["train"], second["train"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
-    if share is not None and cell.objective not in ALONE:
-        for unit in ("epochs", "steps", "hours"):  # `train` has the total of both halves
-            if total := train.get(unit):
-                part = share * total
-                if unit != "hours":  # whole ones, and at least one for each half
-                    part = min(max(1, round(part)), total - 1)
-                before[unit], train[unit] = part, total - part
+    if share is not None and cell.way.pretrains:
+        divide(before, train, share)
     for half in (before, train):
         if cell.stride != 1:
             half["stride"] = cell.stride
-        steps = common.training_length(task, half)[0] if task else 0
-        if task and "warmup" in half:
-            half["warmup"] = min(half["warmup"], steps // 4)
-        if "horizon" in half:  # the end of the cosine: a longer training would go on at a rate of 0
-            half["horizon"] = max(half["horizon"], steps)
-    if cell.objective in ALONE:
+        fit_to_length(half, common.training_length(task, half)[0] if task else None)
+    if not cell.way.pretrains:
         return None, second
     other = {row: value for row, value in before.items() if row not in train or train[row] != value}
     return first, second | {"pretrain": other}
 
 
-def flagged(args, cell, half, smoke):
+def with_flags(args, cell, half, smoke):
     """One half as the flags want it; `smoke` are its rows "train" of a smoke run."""
     narrow = {row: value for row, value in SMOKE["model"].items() if half["model"].get(row)}
     half = common.with_flags(args, half, {"model": narrow, "train": smoke})
     half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
+    half["model"] |= {"ssm_lr": args.ssm_lr} if args.ssm_lr else {}
     return half
+
+
+def divide(before, train, share):
+    """Give the pretraining `before` its share of the epochs, steps and hours that `train` has for both."""
+    for unit in ("epochs", "steps", "hours"):
+        if total := train.get(unit):
+            part = share * total
+            if unit != "hours":  # whole ones, and at least one for each half
+                part = min(max(1, round(part)), total - 1)
+            before[unit], train[unit] = part, total - part
+
+
+def fit_to_length(half, steps):
+    """Let the schedule of a half end where its steps end; None: they are not known.
+
+    deviation: the warm-up takes at most a quarter of the steps: Table 8's halves are short.
+    """
+    if steps is not None and "warmup" in half:
+        half["warmup"] = min(half["warmup"], steps // 4)
+    if "horizon" in half:  # the end of the cosine: a longer training would go on at a rate of 0
+        half["horizon"] = max(half["horizon"], steps or 0)
+
+
+# What recipe() reads of the command line, as it is without flags.
+NO_FLAGS = dict.fromkeys(
+    (*common.FLAGS, "limit", "augment", "hours", "lr_pretrain", "epochs_pretrain", "ssm_lr")
+)
 
 
 def changes_of(args, name, cell, task):
     """What an arm was trained with that the tables do not say, see records.changes_of; epochs and steps are
     of both halves together. The paper's hours, and a rate of its grid where it prints none from scratch, are
     the paper's."""
-    arms = []
-    for flags in (True, False):
-        first, second = recipe(args, name, cell, task, flags)
-        train = second["train"]
-        for row in ("warmup", "horizon"):  # these follow from the length
-            train.pop(row, None)
-        if args.steps:  # which are said instead
-            train.pop("epochs", None)
-        if first:
-            for unit in {"epochs", "steps"} & train.keys():
-                train[unit] += first["train"][unit]
-            train["lr_pretrain"] = first["train"]["lr"]
-            if args.epochs_pretrain:
-                train["epochs_pretrain"] = first["train"]["epochs"]
-        arms.append({"model": second["model"], "train": train})
-    found, table = arms
-    train, papers = found["train"], table["train"]
-    if (
-        not args.mini
-        and cell.objective in ALONE
-        and f"{cell.model} none" not in TUNED
-        and train["lr"] in GRID
-    ):
-        papers["lr"] = train["lr"]
+    without = argparse.Namespace(**NO_FLAGS, mini=args.mini, smoke=False)
+    found, table = (totals_of(recipe(given, name, cell, task)) for given in (args, without))
+    for row in ("warmup", "horizon"):  # these follow from the length
+        found["train"].pop(row, None)
+    if args.steps:  # which are said instead
+        found["train"].pop("epochs", None)
+    if not args.epochs_pretrain:
+        found["train"].pop("epochs_pretrain", None)
+    rate = found["train"]["lr"]
+    if not args.mini and not cell.way.pretrains and f"{cell.model} none" not in TUNED and rate in GRID:
+        table["train"]["lr"] = rate
     hours = 48 if name == "pathx" and cell.share == 0 else 24  # 48: appendix D
-    if train.pop("hours", hours) != hours:
-        train["hours"] = args.hours
+    if found["train"].pop("hours", hours) != hours:
+        found["train"]["hours"] = args.hours
     return records.changes_of(found, table, args.limit)
+
+
+def totals_of(halves):
+    """One recipe for an arm of two: epochs and steps of both, the rate and the epochs of the first by names
+    of their own."""
+    first, second = halves
+    train = dict(second["train"])
+    if first:
+        for unit in {"epochs", "steps"} & train.keys():
+            train[unit] += first["train"][unit]
+        train["lr_pretrain"] = first["train"]["lr"]
+        train["epochs_pretrain"] = first["train"].get("epochs")
+    return {"model": second["model"], "train": train}
 
 
 def load(args, name, cell):
@@ -689,32 +717,106 @@ def load(args, name, cell):
 # ------------------------------------------------------------------------------------------ the report
 
 
+COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both")  # of the report's tables
+
+
+class Arm(NamedTuple):
+    """A row of the report: what is trained, whatever the objective."""
+
+    changes: str  # in words
+    model: str
+    rest: Cell  # with the objective "none", or "none-causal" for a row of its own
+
+    @classmethod
+    def of(cls, record):
+        cell = Cell(record["model"], **record["cell"])
+        objective = "none-causal" if cell.objective == "none-causal" else "none"
+        return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
+
+    def label(self):
+        """ "S4, random start, 16 apart". Mini inputs have 256 positions: former neighbours lie 256 / stride
+        apart."""
+        cell = self.rest
+        words = [dict(NAMES, rotary="rotary")[cell.model]]
+        words.append("one way" if cell.way.one_way else None)
+        words.append("random start" if cell.init == "random" else None)
+        words.append(f"{100 * cell.fraction:g} %" if cell.fraction else None)
+        words.append(f"{100 * cell.share:g} % SPT" if cell.share is not None else None)
+        words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
+        if cell.stride != 1:
+            words.append(f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else cell.stride)
+        return ", ".join(filter(None, words))
+
+
 def report(args):
-    """The tables, what the pretrainings restored, the averages of Tables 1, 2 and 7, and the figures."""
-    records.report(args, __file__, "Self-pretraining", TASKS, data.TITLES, PAPER, notes=NOTES)
-    if not args.report or args.against:
+    """A table a task, a row what is trained, a column an objective; what the pretrainings restored; at full
+    size the paper's numbers and averages; the figures."""
+    if args.smoke:
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
+    if args.against:
+        return records.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    tiers = ("mini",) if args.mini else records.TIERS
-    shown = yours_or_ours(both, lambda r: "pretraining" in r and r["task"] in names and r["tier"] in tiers)
-    print_restored(shown)
-    small = yours_or_ours(both, lambda r: r["tier"] == "mini" and not r["changes"] and r["task"] in names)
-    if small:
-        plot_small(small, args.out / f"{exp}-mini.png")
-    if args.mini or len(names) < len(TASKS):
-        return
-    for names, means in MEANS.items():
-        paper = {row: (None,) * len(names) + (value,) for row, value in means.items()}
-        records.print_averages(names, *both, paper)
-    if found := yours_or_ours(both, lambda r: r["tier"] == "paper"):
-        plot({(group[0]["task"], group[0]["row"]): group for group in found}, args.out / f"{exp}.png")
+    tiers = ["mini"] if args.mini else [*records.TIERS] if args.report else ["paper", "reduced"]
+    for tier in tiers:
+        print(f"### Self-pretraining ({records.TIERS[tier]})\n")
+        for whose, found in zip(("Your runs", "This repository's runs"), both):
+            here = [r for r in found if r["tier"] == tier and r["task"] in names and "score" not in r]
+            for task, of_task in records.grouped(here, lambda r: r["task"]).items():
+                print_arms(f"{whose}, {data.TITLES[task]}", of_task)
+        if tier == "paper":
+            print_papers(both, names)
+    print("Test accuracy in %: mean ± standard error; 3 seeds, or (their number). scratch:")
+    print("labels alone. masked, causal: after self-pretraining, its steps included. both:")
+    print("both losses at once. one way: the model reads in one direction.")
+    print(f"What it means: python claims.py\n{records.unfinished(args.out, exp)}", end="")
+    if args.report:
+        draw(args, both, names)
 
 
-def yours_or_ours(both, wanted):
-    """The wanted records, row by row: yours where you have such a row, else this repository's."""
-    yours, ours = (records.grouped(filter(wanted, found), records.row_key) for found in both)
-    return [records.best_recipe(group) for group in (ours | yours).values()]
+def print_arms(title, found):
+    """The tables of one task: one for each thing that was changed in the recipe, and what was restored."""
+    arms = records.grouped(found, Arm.of)
+    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
+    cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
+    by_words = records.grouped(order, lambda arm: arm.changes)
+    for words in sorted(by_words, key=records.naturally):
+        arms_here = {arm: arm.label() for arm in by_words[words]}
+        print_columns(f"{title}{f'; {words}' if words else ''}:\n", cells, arms_here, accuracy)
+    first = [arm for arm in order if any("pretraining" in r for r in arms[arm])]
+    first = {arm: "; ".join(filter(None, [arm.label(), arm.changes])) for arm in first}
+    if first:
+        print_columns(
+            "What the pretrainings restored, % (one answer for everything):\n", cells, first, restored
+        )
+
+
+def print_columns(heading, cells, labels, text):
+    """A table of the arms in `labels`, its columns the objectives that they have; text(records) is a cell."""
+    rows = {arm: {column: text(group) for column, group in cells[arm].items()} for arm in labels}
+    columns = [column for column in COLUMNS if any(row.get(column) for row in rows.values())]
+    lines = [[labels[arm], *(row.get(column, "") for column in columns)] for arm, row in rows.items()]
+    print(heading)
+    records.show(["", *(COLUMNS[column] for column in columns)], lines)
+
+
+def column_of(record):
+    """The column of a record: its objective; reading one way from scratch is a row of its own."""
+    return "none" if record["cell"]["objective"] == "none-causal" else record["cell"]["objective"]
+
+
+def accuracy(group):
+    """ "59.2 ± 0.9", or "59.2 (1)" of another number of seeds than three."""
+    return records.summary(records.best_recipe(group)).removesuffix(" (3)") if group else ""
+
+
+def restored(group):
+    """ "61.9 (17.9)": what the pretrainings of a cell restored, and what one answer for everything would."""
+    if not group or "pretraining" not in group[0]:
+        return ""
+    share, alone = shares(records.best_recipe(group))
+    numbers = [f"{100 * share:.1f}" if share is not None else "—"]
+    return numbers[0] + (f" ({100 * alone:.1f})" if alone is not None else "")
 
 
 def shares(group):
@@ -726,71 +828,77 @@ def shares(group):
 
 def learnt_nothing(group):
     """Whether the pretrainings of a cell's records stayed within 1 point of the commonest symbol."""
-    restored, commonest = shares(group)
-    return None not in (restored, commonest) and restored <= commonest + 0.01
+    share, alone = shares(group)
+    return None not in (share, alone) and share <= alone + 0.01
 
 
-def print_restored(groups):
-    """What the pretrainings of each row's records restored, and what one answer for everything would."""
+def print_papers(both, names):
+    """Tables 1 to 3 of the paper, and its averages beside ours."""
+    if not any(r["tier"] == "paper" for found in both for r in found):
+        print("No cell has been run at full size yet.\n")
+    short = dict(data.TITLES, retrieval="Retr.", pathfinder="Pathf.")
+    for columns in (MEAN6, TASKS[6:]):
+        if shown := [task for task in columns if task in names]:
+            at = [TASKS.index(task) for task in shown]
+            lines = [[row, *(records.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
+            lines = [[in_short(row), *values] for row, *values in lines if any(values)]
+            records.show(["the paper's %", *(short[task] for task in shown)], lines)
+    if len(names) == len(TASKS):
+        for tasks, means in MEANS.items():
+            paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
+            records.print_averages(tasks, *both, paper)
+        print(NOTES)
 
-    def kind(group):
-        return group[0]["task"], group[0]["pretraining"].get("score") or "score"
 
-    for (task, score), of_task in records.grouped(sorted(groups, key=kind), kind).items():
-        lines = []
-        for group in sorted(of_task, key=lambda group: records.label_of(group[0])):
-            numbers = ["—" if share is None else f"{100 * share:.1f}" for share in shares(group)]
-            lines.append(
-                [records.label_of(group[0]), *numbers, "learnt nothing" if learnt_nothing(group) else ""]
-            )
-        print(f"{data.TITLES[task]}: what the pretraining restored, and the commonest symbol alone,")
-        print(f"in % ({score}):\n")
-        records.show(["", "restored", "commonest", ""], lines)
+def in_short(row):
+    """A row of PAPER for a narrow table."""
+    return row.replace("rotary Transformer", "rotary").replace("from scratch", "scratch")
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+
+def draw(args, both, names):
+    """The figures of the report: of the mini tier, and of the paper's budget where that has been run."""
+    exp = records.experiment(__file__)
+    small = yours_or_ours(both, lambda r: r["tier"] == "mini" and not r["changes"] and r["task"] in names)
+    if small:
+        plot_small(small, args.out / f"{exp}-mini.png")
+    full = yours_or_ours(both, lambda r: r["tier"] == "paper" and "score" not in r)
+    if full and not args.mini and len(names) == len(TASKS):
+        plot({(group[0]["task"], group[0]["row"]): group for group in full}, args.out / f"{exp}.png")
+
+
+def yours_or_ours(both, wanted):
+    """The wanted records, row by row: yours where you have such a row, else this repository's."""
+    yours, ours = (records.grouped(filter(wanted, found), records.row_key) for found in both)
+    return [records.best_recipe(group) for group in (ours | yours).values()]
 
 
 def plot_small(found, path):
-    """Mini tier, from the records of each row: a line a model, with its accuracy from scratch (grey) and with
-    each objective. A point is as wide in all panels."""
-    colours = dict(zip(OBJECTIVES, (records.GREY, records.BLUE, records.ORANGE, records.GREEN, "0.2")))
-    tasks = records.grouped(found, lambda group: group[0]["task"])
-    means = [[100 * records.mean_and_error(cell)[0] for cell in cells] for cells in tasks.values()]
-    limits = [(min(x) - 3, max(x) + 3) for x in means]
-    size = dict(figsize=(5.2 * len(tasks), 3.6), layout="constrained", squeeze=False)
-    size["width_ratios"] = [high - low for low, high in limits]
-    figure, axes = records.pyplot().subplots(1, len(tasks), **size)
-    for (task, cells), axis, ends in zip(tasks.items(), axes[0], limits):
-        names = records.grouped(cells, lambda group: arm_of(group[0]))
-        names = dict(sorted(names.items(), key=lambda item: records.naturally(item[0])))
-        for y, of_model in enumerate(names.values()):
-            dots = [[100 * value for value in records.mean_and_error(cell)] for cell in of_model]
-            axis.plot([min(dots)[0], max(dots)[0]], [y, y], color="0.8", zorder=0)
-            for (x, error), cell in zip(dots, of_model):
-                objective = cell[0]["cell"]["objective"]
-                words = "both losses at once" if objective == "multitask" else NAMES[objective]
-                style = dict(fmt="o", color=colours[objective], label=words, capsize=3)
-                axis.errorbar(x, y, xerr=error, **style)
-        axis.set(
-            title=data.TITLES[task], xlabel="test accuracy (%)", xlim=ends, ylim=(len(names) - 0.5, -0.5)
-        )
-        axis.set_yticks(range(len(names)), names)
-        axis.grid(axis="x", alpha=0.3)
+    """Mini tier, from the records of each row: a panel a task, a line a model, with its accuracy from scratch
+    (grey) and with each objective. Dashed: a bag of symbols, from exp_locality's K = 1."""
+    colours = dict(none=records.GREY, masked=records.BLUE, causal=records.ORANGE, multitask=records.GREEN)
+    places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
+    tasks = records.grouped((g for g in found if "score" not in g[0]), lambda group: group[0]["task"])
+    figure, axes = records.panels([data.TITLES[task] for task in tasks], size=(5.2, 4.2))
+    for (task, groups), axis in zip(tasks.items(), axes):
+        arms = sorted({Arm.of(group[0]) for group in groups}, key=lambda arm: arm.label(), reverse=True)
+        for group in groups:
+            objective, y = column_of(group[0]), arms.index(Arm.of(group[0]))
+            x, error = (100 * value for value in records.mean_and_error(group))
+            words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
+            style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
+            axis.errorbar(x, y - places[objective], xerr=error, **style)
+        if bag := records.bag_of(task):
+            axis.axvline(100 * records.mean_and_error(bag)[0], **records.FLOOR)
+        axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(arms) - 0.4))
+        axis.set_yticks(range(len(arms)), [arm.label() for arm in arms])
     figure.suptitle(
         f"Self-pretraining at equal steps, its own included (mini tier, {records.seeds_of(found)})"
     )
-    records.legend_below(figure, axes[0])
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
-
-
-def arm_of(record):
-    """ "S4, random start, 16 apart": what a record's cell is without its objective. Mini inputs have 256
-    positions: former neighbours lie 256 / stride apart."""
-    cell = Cell(record["model"], **record["cell"])
-    words = [NAMES[cell.model] + (", sinusoidal" if cell.model == "transformer" else "")]
-    words.append("random start" if cell.init == "random" else None)
-    words.append(f"{100 * cell.fraction:g}% of the examples" if cell.fraction else None)
-    if cell.stride != 1:
-        words.append("anywhere" if cell.stride == "random" else f"{256 // cell.stride} apart")
-    return ", ".join(filter(None, words))
 
 
 def plot(found, path):
@@ -835,7 +943,9 @@ def plot_fractions(accuracy, gain, found):
         for objective, style in (("none", "o--"), ("masked", "o-")):
             rows = [Cell("s4", objective, fraction=f).row() for f in FRACTIONS]
             y = lines[objective] = [average(found, [name], row) for row in rows]
-            accuracy.plot(FRACTIONS, y, style, color=colour, label=f"{data.TITLES[name]}, {NAMES[objective]}")
+            accuracy.plot(
+                FRACTIONS, y, style, color=colour, label=f"{data.TITLES[name]}, {OBJECTIVES[objective].words}"
+            )
         gains = [100 * (after / before - 1) for before, after in zip(*lines.values())]
         gain.plot(FRACTIONS, gains, "o-", color=colour)
     for axis, words in ((accuracy, "test accuracy (%)"), (gain, "relative gain (%)")):
@@ -873,21 +983,6 @@ FIGURES = {
 CHOICES = dict(model=MODELS, objective=OBJECTIVES, init=INITS, size=SIZES["s4"], pooling=POOLINGS)
 
 
-def plain(args, name, cell):
-    """The cell as if flags that change nothing on this task had not been given."""
-    if cell.share == 0 and cell.objective not in ALONE:  # no epochs for a first half
-        cell = cell._replace(objective="none")
-    if cell.share is not None and cell.objective in ALONE:  # all of a total is its own; TIED has another
-        cell = cell._replace(share=None if args.mini or args.epochs or args.steps else 0.0)
-    if args.mini and cell.share == MINI_SHARE:
-        cell = cell._replace(share=None)
-    if args.mini and cell.fraction == 1:
-        cell = cell._replace(fraction=None)
-    if name != "image" or cell.objective in SCRATCH:
-        cell = cell._replace(image_loss="l1")
-    return cell
-
-
 def cells(args, name):
     """The cells that the flags ask for on one task, each once. Raises UserError for one that cannot be."""
     wanted = {flag: [value] for flag, value in Cell._field_defaults.items()}
@@ -898,17 +993,17 @@ def cells(args, name):
             wanted[flag] = common.chosen(values, CHOICES.get(flag, values))
     if name not in wanted.get("task", TASKS) or (args.mini and name not in MINI_EPOCHS):
         return []
-    every = (plain(args, name, Cell(*values)) for values in product(*(wanted[flag] for flag in Cell._fields)))
-    found = [c for c in dict.fromkeys(every) if MODELS[c.model]["model"]["depth"][TASKS.index(name)]]
+    every = [Cell(*values) for values in product(*(wanted[flag] for flag in Cell._fields))]
+    every = [cell for cell in every if MODELS[cell.model]["model"]["depth"][TASKS.index(name)]]
+    found = list(dict.fromkeys(settled(args, name, cell) for cell in every))
     if left := [NAMES[m] for m in wanted["model"] if m not in {cell.model for cell in found}]:
         print(f"{data.TITLES[name]}: left out, as there is no recipe: {', '.join(left)}")
-    for cell in found:
-        check(args, name, cell)
     return found
 
 
-def check(args, name, cell):
-    """Raise UserError, before anything is loaded, for flags that do not go together."""
+def settled(args, name, cell):
+    """The cell as if flags that change nothing on this task had not been given. Raises UserError, before
+    anything is loaded, for flags that do not go together."""
     if args.set_last_tenth and not args.mini:
         raise UserError("--set-last-tenth: paper B's schedule has no such step; leave it out")
     if args.ssm_lr and cell.model not in ("s4", "dlr"):
@@ -917,11 +1012,22 @@ def check(args, name, cell):
         raise UserError("--size goes with --task image, text or listops and --model rotary or s4")
     if name == "scifar" and cell.objective == "multitask" and cell.stride != 1:
         raise UserError("--stride: multitask on sCIFAR has the paper's order only; leave it out")
-    if cell.objective not in ALONE and (args.mini or args.steps or cell.share is not None):
+    if cell.share == 0 and cell.way.pretrains:  # no epochs for a first half
+        cell = cell._replace(objective="none")
+    if cell.share is not None and not cell.way.pretrains:  # all of a total is its own; TIED has another
+        cell = cell._replace(share=None if args.mini or args.epochs or args.steps else 0.0)
+    if args.mini and cell.share == MINI_SHARE:
+        cell = cell._replace(share=None)
+    if args.mini and cell.fraction == 1:
+        cell = cell._replace(fraction=None)
+    if name != "image" or not cell.way.restores:
+        cell = cell._replace(image_loss="l1")
+    if cell.way.pretrains and (args.mini or args.steps or cell.share is not None):
         if args.epochs_pretrain:
             raise UserError("--epochs-pretrain: here both halves have one total; give --share instead")
         if 1 in (args.epochs, args.steps):
             raise UserError("two halves need --epochs or --steps of at least 2")
+    return cell
 
 
 def make_parser():

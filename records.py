@@ -615,8 +615,14 @@ def table_order(record, paper):
     return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
 
 
+def paper_number(paper, row, tasks, task):
+    """The paper's accuracy of a row for a task, None without one; some cells are words ("infeasible")."""
+    values, at = paper.get(row, ()), tasks.index(task)
+    return values[at] if at < len(values) else None
+
+
 def paper_value(paper, row, at):
-    """The paper's accuracy as text, "" without one; some cells are words ("infeasible")."""
+    """What the paper's table has in a row at one place, as text, "" for nothing."""
     values = paper.get(row, ())
     value = values[at] if at < len(values) else None
     return f"{value:.2f}" if isinstance(value, float) else value or ""
@@ -785,6 +791,37 @@ def pyplot():
     except ImportError:
         raise UserError("figures need matplotlib: pip install matplotlib") from None
     return matplotlib.pyplot
+
+
+FLOOR = dict(color="0.4", linestyle="--", linewidth=1, label="a bag of symbols (K = 1)")
+
+
+def bag_of(task):
+    """This repository's mini records of a task for a bag of symbols: exp_locality's K = 1."""
+    wanted = dict(exp="locality", task=task, tier="mini", cell={"kernel": 1}, changes={})
+    return [r for r in published() if wanted.items() <= r.items()]
+
+
+def panels(titles, size=(5, 3.6), columns=4, **how):
+    """(figure, [axis]) of one panel a title, each of `size` inches, with a grid."""
+    columns = min(columns, len(titles))
+    lines = math.ceil(len(titles) / columns)
+    inches = (max(6.5, size[0] * columns), 0.6 + size[1] * lines)
+    figure, axes = pyplot().subplots(
+        lines, columns, figsize=inches, squeeze=False, layout="constrained", **how
+    )
+    for axis in axes.flat[len(titles) :]:
+        axis.remove()
+    for axis, title in zip(axes.flat, titles):
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+    return figure, list(axes.flat[: len(titles)])
+
+
+def errorbars(axis, x, groups, **style):
+    """The accuracies of groups of records, in percent with their standard errors, against x."""
+    y, errors = zip(*((100 * value for value in mean_and_error(group)) for group in groups))
+    axis.errorbar(x, y, yerr=errors, capsize=3, **style)
 
 
 def legend_below(figure, axes):
