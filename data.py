@@ -61,7 +61,7 @@ EXPECTED = {  # examples of the official files; official data with others are re
 }
 MINI_COUNTS = {"train": 48_000, "val": 2_000, "test": 10_000}  # of ListOps in the mini tier
 TEXTS = ("text", "retrieval")  # what can be cut: a cut expression has no value, a cut image no meaning
-HAS = {  # paper A's techniques (Section 3), as recipes name them: the tasks that can follow
+TASKS_WITH_TECHNIQUE = {  # paper A's techniques (Section 3), as recipes name them: the tasks that can follow
     "augment paper": ("image",),
     "augment flip": ("image", *PATHFINDER_SIZE),
     "three sets": ("pathfinder",),
@@ -303,7 +303,7 @@ def strided(batch, stride, channels=1):
 # ------------------------------------------------------------------------------------------ pack
 
 
-def described(splits, made):
+def describe(splits, made):
     """The `source` of a task whose splits were made by `made`. Runs of one hash have seen the same data."""
     digest = hashlib.sha256()
     for name, part in product(SPLITS, Split._fields):
@@ -311,7 +311,7 @@ def described(splits, made):
     return {"from": made, "counts": {s: len(splits[s].label) for s in SPLITS}, "hash": digest.hexdigest()}
 
 
-def packed(root, task, made, make):
+def pack(root, task, made, make):
     """({split: Split}, source) of the folder root/packed/<task>. Where it is missing, it is written, whole or
     not at all, from make() -> {split: Split} and what else the source says beside `made`. Raises DataError
     for a folder of another task or with bytes that differ from its manifest."""
@@ -322,14 +322,14 @@ def packed(root, task, made, make):
             private.mkdir()
             for name, part in product(SPLITS, Split._fields):
                 np.save(private / f"{name}_{part}.npy", getattr(splits[name], part))
-            manifest = {"task": task} | described(splits, made) | more
+            manifest = {"task": task} | describe(splits, made) | more
             (private / "manifest.json").write_text(json.dumps(manifest, indent=1))
     try:
         manifest, splits = json.loads((folder / "manifest.json").read_text()), {}
         for name in SPLITS:
             arrays = (np.load(folder / f"{name}_{part}.npy") for part in Split._fields)
             splits[name] = Split(*map(torch.from_numpy, arrays))
-        expected = {"task": task} | described(splits, made)
+        expected = {"task": task} | describe(splits, made)
         if {key: manifest[key] for key in expected} != expected:
             raise ValueError(f"other data than its manifest says, or not those of '{task}'")
         return splits, manifest
@@ -394,7 +394,7 @@ def released(root, name):
 
 
 def say_generated(folder, official):
-    """Nothing is generated without a word: official files may lie where nobody looks for them."""
+    """Say when data are generated: official files may lie elsewhere."""
     if not folder.exists():
         print(f"{folder} is generated: there are no official files in {official}", flush=True)
 
@@ -503,14 +503,14 @@ def load_listops(root, mini=False, limit=None):
     the generator, and short. A limit above their number adds those that the generator makes next."""
     # The official examples have a pack of their own, not to be mistaken for generated ones; it outlives them.
     if not mini and (released(root, "listops-1000") or (root / "packed" / "listops-official").exists()):
-        return packed(root, "listops-official", "lra_release", lambda: read_official(root, "listops"))
+        return pack(root, "listops-official", "lra_release", lambda: read_official(root, "listops"))
     if mini:
-        pack, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
+        name, counts, lengths = "listops-mini", MINI_COUNTS, listops.MINI_LISTOPS_LENGTHS
     else:
-        pack, counts, lengths = "listops", EXPECTED["listops"], listops.LISTOPS_LENGTHS
-        say_generated(root / "packed" / pack, root / "listops-1000")
+        name, counts, lengths = "listops", EXPECTED["listops"], listops.LISTOPS_LENGTHS
+        say_generated(root / "packed" / name, root / "listops-1000")
     generate = functools.partial(listops_splits, seed=0, lengths=lengths)
-    splits, source = packed(root, pack, "generated", lambda: (generate(counts), {"seed": 0}))
+    splits, source = pack(root, name, "generated", lambda: (generate(counts), {"seed": 0}))
     if limit and limit > counts["train"]:
         fresh = torch.arange(limit - counts["train"]) + sum(counts.values())
         whole = generate({"all": sum(counts.values()) + len(fresh)})["all"]
@@ -650,14 +650,14 @@ def augmented_images(task, plan, epoch, rank=0, ranks=1):
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),  # unused, but without it an epoch draws from torch's global one
     )
-    for index, pixels in zip(plan, worked_off(loader)):
+    for index, pixels in zip(plan, work_off(loader)):
         batch = task.gather("train", index).share(rank, ranks)
         pixels = pixels if pixels.shape[1] == task.max_length else halved(pixels)
         ids = pixels.to(batch.tokens.device, non_blocking=True).long() + task.first_id
         yield batch._replace(tokens=ids)
 
 
-def worked_off(loader):
+def work_off(loader):
     """Yield what a loader's workers compute. They are gone however this ends: they ignore SIGTERM, so that
     Python, which joins them when it ends, would wait for ever. Raises DataError for a worker that was
     killed."""
@@ -786,32 +786,25 @@ def smoke_task(name):
             splits = {s: smoke_image(n, draw, width) for s, n in zip(SPLITS, (500, 100, 100))}
     if name == "image":  # three equal colours: grey again what they were, and augmented like CIFAR-10's
         rgb = splits["train"].tokens.numpy().reshape(-1, 32, 32, 1).repeat(3, axis=3)
-    return Task(name, **shape, **splits, source=described(splits, made), rgb=rgb)
+    return Task(name, **shape, **splits, source=describe(splits, made), rgb=rgb)
 
 
 # ------------------------------------------------------------------------------------------ load
 
 
-def load(
-    name, root, *, mini=False, smoke=False, limit=None, max_length=None, technique=None, seed=0, stride=1
-):
+def load(name, root, *, mini=False, smoke=False, **how):
     """The task `name`, ready to train on.
 
-    root        data folder; what is missing is generated or fetched into it, once
-    mini        the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
-                pixels; with the accuracy of rules that need no model in task.source["baselines"]
-    smoke       small stand-ins (ListOps, Pathfinder: the real generators), no network
-    limit       keep so many training examples, and no more for validation; smaller sets are nested in larger
-                ones. Of our own ListOps more than the set has are made
-    max_length  cut documents after that many bytes
-    technique   of training (paper A): "augment paper", "augment flip" (left to right), "shuffle" (arguments),
-                "denoise" (corrupted texts), "three sets" (of Pathfinder; validation and test are hard)
-    seed        of the per-image augmentation streams
-    stride      order of the positions: 1 as they are, else see strided
+    root   data folder; what is missing is generated or fetched into it, once
+    mini   the real data, smaller: ListOps of 20 to 96 tokens, 256 bytes of a text, images of 16 x 16
+           pixels; with the accuracy of rules that need no model in task.source["baselines"]
+    smoke  small stand-ins (ListOps, Pathfinder: the real generators), no network
+    how    limit, max_length, technique, seed, stride: see dress
 
     Raises DataError for data that cannot be had or are damaged, and for arguments that a task cannot follow.
     """
-    refuse(name, technique, max_length)
+    technique, limit = how.get("technique"), how.get("limit")
+    refuse(name, technique, how.get("max_length"))
     small, root = length(name, mini), Path(root) if smoke else data_folder(root)
     if smoke:
         task = smoke_task(name)
@@ -824,15 +817,25 @@ def load(
             splits, source = load_listops(root, mini, limit)
         else:
             made = "aclImdb" if name == "text" else "lra_release"
-            splits, source = packed(root, name, made, lambda: read_official(root, name))
+            splits, source = pack(root, name, made, lambda: read_official(root, name))
         task = Task(name, **SHAPES[name], **splits, source=source)
     if mini and not smoke:
-        task.source["baselines"], max_length = baselines(task), max_length or small
-    return dressed(task, limit, max_length, technique, seed, stride)
+        task.source["baselines"] = baselines(task)
+        how["max_length"] = how.get("max_length") or small
+    return dress(task, **how)
 
 
-def dressed(task, limit=None, max_length=None, technique=None, seed=0, stride=1):
-    """A task that is all there as it is trained on; arguments as in load."""
+def dress(task, limit=None, max_length=None, technique=None, seed=0, stride=1):
+    """A task that is all there, as it is trained on.
+
+    limit       keep so many training examples, and no more for validation; smaller sets are nested in larger
+                ones. Of our own ListOps `load` makes more than the set has
+    max_length  cut documents after that many bytes
+    technique   of training (paper A): "augment paper", "augment flip" (left to right), "shuffle" (arguments),
+                "denoise" (corrupted texts), "three sets" (of Pathfinder; validation and test are hard)
+    seed        of the per-image augmentation streams
+    stride      order of the positions: 1 as they are, else see strided
+    """
     rgb = task.rgb if technique == "augment paper" else None
     task = replace(task, max_length=max_length or task.max_length, stride=stride, seed=seed, rgb=rgb)
     if limit is not None:
@@ -849,9 +852,12 @@ def dressed(task, limit=None, max_length=None, technique=None, seed=0, stride=1)
 
 def refuse(name, technique=None, max_length=None):
     """Raise DataError for arguments of load that a task cannot follow."""
-    if technique not in (None, *HAS):
-        raise DataError(f"technique {technique!r}: give None or one of {', '.join(HAS)}")
-    for what, able in ((technique, HAS.get(technique)), ("--max-length", max_length and TEXTS)):
+    if technique not in (None, *TASKS_WITH_TECHNIQUE):
+        raise DataError(f"technique {technique!r}: give None or one of {', '.join(TASKS_WITH_TECHNIQUE)}")
+    for what, able in (
+        (technique, TASKS_WITH_TECHNIQUE.get(technique)),
+        ("--max-length", max_length and TEXTS),
+    ):
         if able and name not in able:
             others = ", ".join(TITLES[other] for other in able)
             raise DataError(f"{what} is for {others}; {TITLES[name]} cannot follow it, leave it out")
@@ -898,8 +904,8 @@ def load_tsv(path, max_length=4096, **options):
     whole = Split(*ragged(texts), torch.tensor([classes.index(label) for label in labels]))
     parts = fixed_order(n).tensor_split([n * 8 // 10, n * 9 // 10])
     splits = {name: select(whole, index) for name, index in zip(SPLITS, parts)}
-    task = Task(path.stem, len(classes), 259, 3, max_length, **splits, source=described(splits, path.name))
-    return dressed(task, **options)
+    task = Task(path.stem, len(classes), 259, 3, max_length, **splits, source=describe(splits, path.name))
+    return dress(task, **options)
 
 
 def load_for(args, name, recipe, seed):
@@ -951,17 +957,15 @@ def print_facts(task):
     print(f"positions: {lengths.min()} to {lengths.max()}, median {lengths.median()}")
     for rule, accuracy in baselines(task).items():
         print(f"test accuracy of {rule}: {100 * accuracy:.1f} %")
-    seen = set()
-    for name, split in task.splits.items():
-        keys = example_keys(split, task.docs)
-        print(f"{name}: {len(keys):,} examples, {sum(key in seen for key in keys):,} in an earlier split")
-        seen.update(keys)
-    print(flush=True)
+    print(
+        ", ".join(f"{name}: {len(split.label):,} examples" for name, split in task.splits.items()), flush=True
+    )
+    print()
 
 
 def show(name, root):
     """Print three documents of ListOps or a text, or save 18 pictures of images to <root>/<name>.png."""
-    if name not in HAS["augment flip"]:
+    if name not in TASKS_WITH_TECHNIQUE["augment flip"]:
         task = load(name, root)
         for i, (start, stop) in enumerate(pairwise(task.train.offsets[:4].tolist())):
             symbols = bytes(task.train.tokens[start:stop].tolist())

@@ -346,7 +346,7 @@ def train_half(args, task, cell, identity, changes, rows, weights=None, pretrain
 
     return records.train(
         args, script=__file__, identity=identity, row=cell.row(), changes=changes,
-        task=prepared(task, cell, pretraining),
+        task=prepare(task, cell, pretraining),
         build=lambda: transfer(build(task, cell, identity["hp"], pretraining), weights),
         loss_fn=partial(loss_function, task, cell, pretraining), extra=extra,
     )  # fmt: skip
@@ -421,7 +421,7 @@ def to_restore(batch, noise, task, cell):
     return (masked if cell.objective == "masked" else causal)(batch, noise, task)
 
 
-def prepared(task, cell, pretraining):
+def prepare(task, cell, pretraining):
     """The task of one half: training batches come as the objective wants them. Pretraining has no labels
     (their place holds the example's number)."""
     if pretraining:
@@ -439,7 +439,7 @@ def commonest(task, cell):
     if restores_values(task, cell):
         return 0.0
     counts = torch.zeros(task.vocab, dtype=torch.int64)
-    for batch in prepared(task, cell, pretraining=True).evaluation_batches("test"):
+    for batch in prepare(task, cell, pretraining=True).evaluation_batches("test"):
         batch = to_restore(batch, None, task, cell)
         counts += torch.bincount(batch.target[batch.selected], minlength=task.vocab)
     return round(float(counts.max() / counts.sum()), 4)

@@ -40,9 +40,9 @@ def majority(limit, length=63):
         offsets = length * torch.arange(n + 1)  # where each example begins, and the last one ends
         label = (symbols.sum(1, dtype=torch.int64) * 2 > length).long()
         splits[split] = data.Split(symbols.flatten(), offsets, label)
-    source = data.described(splits, "generated")  # with the hash that makes two runs comparable
+    source = data.describe(splits, "generated")  # with the hash that makes two runs comparable
     task = data.Task("majority", classes=2, vocab=3, first_id=1, max_length=length, **splits, source=source)
-    return data.dressed(task, limit=limit)
+    return data.dress(task, limit=limit)
 
 
 TASKS = ("majority",)  # the columns of the table; a row is a tuple, or one value for all of them

@@ -123,8 +123,8 @@ def test_compiling_wrong_gradients_on_a_cpu_is_refused(version, refused, monkeyp
 ])  # fmt: skip
 def test_a_smoke_run_of_image_meets_the_papers_augmentation(script, words, tmp_path, monkeypatch):
     """What a first real run of Image does is done by its smoke run, too."""
-    met, whole = [], data.worked_off
-    monkeypatch.setattr(data, "worked_off", lambda loader: met.append(loader.dataset) or whole(loader))
+    met, whole = [], data.work_off
+    monkeypatch.setattr(data, "work_off", lambda loader: met.append(loader.dataset) or whole(loader))
     flags = ["--task", "image", *words, "--smoke", "--epochs", 1, "--limit", 16]
     assert exit_code(script.main, *flags, "--device", "cpu", "--out", tmp_path) == 0
     [augmented] = met

@@ -78,7 +78,7 @@ def recipes(monkeypatch, tmp_path):
         (records, "outcome", lambda *args: ""),
         (records, "report", lambda *args, **more: None),
         (common, "load_checkpoint", lambda *args, **more: {"model": {}}),
-        (exp_spt, "prepared", lambda task, cell, pretraining: task),
+        (exp_spt, "prepare", lambda task, cell, pretraining: task),
         (exp_spt, "commonest", lambda task, cell: 0),
         (exp_spt, "report", lambda args: None),
         (exp_range, "report", lambda args: None),

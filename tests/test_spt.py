@@ -73,7 +73,7 @@ def batch_of(task, n=8):
 def test_masking_hits_real_positions_at_the_papers_rate(name, noise):
     rate = dict(listops=0.1, text=0.15, retrieval=0.15).get(name, 0.5)
     task = tiny(name, n=200)
-    unlabelled = exp_spt.prepared(task, Cell("transformer", "masked"), pretraining=True)
+    unlabelled = exp_spt.prepare(task, Cell("transformer", "masked"), pretraining=True)
     batch = batch_of(unlabelled, 200)
     real = batch.mask[:, :: task.channels]
     out = exp_spt.masked(batch, noise, task)
@@ -110,7 +110,7 @@ def test_multitask_corrupts_as_paper_a_and_scores_all_real_positions(name):
 def test_a_pretraining_is_done_in_the_order_of_the_dial(objective, name, stride):
     """Training and validation alike. What comes next stands next in that order; the last one has nothing."""
     task, cell = replace(tiny(name), stride=stride), Cell("rotary", objective, stride=stride)
-    trained, index, channels = exp_spt.prepared(task, cell, pretraining=True), torch.arange(8), task.channels
+    trained, index, channels = exp_spt.prepare(task, cell, pretraining=True), torch.arange(8), task.channels
     (batch,) = trained.training_batches([index], generator(), 0)
     order = data.strided(task.gather("train", index), stride, channels)
     assert torch.equal(batch.tokens if objective == "causal" else batch.target, order.tokens)
@@ -389,7 +389,7 @@ def test_the_commonest_symbol_is_what_one_answer_restores():
     task = replace(task, test=task.test._replace(tokens=task.test.tokens.clamp(min=90)))
     for objective in ("masked", "causal"):
         cell, right, total = Cell("rotary", objective), 0, 0
-        for batch in exp_spt.prepared(task, cell, pretraining=True).evaluation_batches("test"):
+        for batch in exp_spt.prepare(task, cell, pretraining=True).evaluation_batches("test"):
             batch = exp_spt.to_restore(batch, None, task, cell)
             wanted = batch.target[batch.selected].tolist()
             right, total = right + wanted.count(90 + task.first_id), total + len(wanted)
