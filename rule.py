@@ -50,11 +50,14 @@ CHANGES = {*common.FLAGS, "limit", "technique", "lr_pretrain", "ssm_lr"}
 
 
 class Row(NamedTuple):
+    """A line of claims.tsv. Its third field is +, -, 0, a number of points or ?; it is empty where the papers
+    print a number for every cell."""
+
     heading: tuple  # who says it, the sentence, its place; of a pair: the script with the paper's table
     name: str
     words: str
-    expected: float | None  # points; infinite: a direction; None: nothing. In the file +1.5, 0, +, -, ? or,
-    day: str  # where a paper prints a number for every cell, nothing
+    expected: float | None  # points; infinite: a direction; None: nothing
+    day: str
     cells: tuple  # of (sign, key)
 
 
