@@ -12,6 +12,7 @@ the table's recipe. `row` is the row's label: people read it, and no code takes 
 import argparse
 import contextlib
 import datetime
+import functools
 import hashlib
 import itertools
 import json
@@ -426,14 +427,42 @@ def show(header, rows):
     print(markdown(header, rows) + "\n")
 
 
-def mean_and_error(records, pooled=0.0):
+SEEDS = 3  # declared for every cell of the mini tier: of more the first count
+
+
+def mean_and_error(records):
     """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the largest
-    of the variance over its seeds, that `pooled` over the cells of its task (claims.py), and that which the
-    size of the test set gives every accuracy."""
+    of the variance over its seeds, that pooled over this repository's cells of its task and tier, and that
+    which the size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
     own = statistics.variance(accuracies) if n > 1 else 0.0
+    pooled, _ = pooled_variance(records[0]["tier"], records[0]["task"])
     return mean, math.sqrt(max(own, pooled, test_set_variance(records)) / n)
+
+
+def pooled_variance(tier, task):
+    """(variance of accuracies over seeds, pooled over this repository's cells; its degrees of freedom)"""
+    files = sorted(RESULTS.glob("*.jsonl"))
+    return pooled_variances(tuple((path, path.stat().st_mtime_ns) for path in files)).get(
+        (tier, task), (0.0, 0)
+    )
+
+
+@functools.cache
+def pooled_variances(files):
+    """{(tier, task): pooled_variance} of the records in some files, given as (path, time of change). The
+    first SEEDS seeds of a cell count, and once what two scripts have in their tables."""
+    trainings = {(training_of(r), r["test_acc"]): r for r in newest(path for path, _ in files)}
+    cells = grouped((r for r in trainings.values() if "score" not in r), lambda r: (r["tier"], *row_key(r)))
+    squares = {}
+    for (tier, task, *_), group in cells.items():
+        seeds = {r["seed"]: r["test_acc"] for r in group}
+        counted = [seeds[seed] for seed in sorted(seeds)[:SEEDS]]
+        mean = statistics.mean(counted)
+        squares.setdefault((tier, task), []).append([(x - mean) ** 2 for x in counted])
+    df = {place: sum(len(cell) - 1 for cell in of_place) for place, of_place in squares.items()}
+    return {place: (sum(map(sum, cells)) / max(1, df[place]), df[place]) for place, cells in squares.items()}
 
 
 def test_set_variance(records):
@@ -559,8 +588,8 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
             print_changed(task, titles[task], tasks, yours, ours, paper, tier)
         if tier == "paper" and not chosen:
             print_averages(tasks, yours, ours, paper)
-    print("Test accuracy in %: mean ± its own standard error (seeds). — = not run. Cost: of")
-    print("one run, on one core unless it ran on a GPU. What it means: python claims.py")
+    print("Test accuracy in %: mean ± standard error (seeds). — = not run. Cost: of one run,")
+    print("on one core unless it ran on a GPU. What it means: python claims.py")
     print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
     if "mini" in tiers:
         print("A mini number is of small data and a small model: compare it with other rows,")
@@ -584,7 +613,7 @@ def unfinished(out, exp):
 
 
 def training_of(record):
-    """What makes two records one training, whatever script and row name it."""
+    """What makes two records of one row one training, whatever script names it."""
     same = [record[key] for key in ("tier", "task", "seed", "changes", "hp")]
     return json.dumps([*same, record["data"]["hash"]], sort_keys=True)
 

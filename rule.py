@@ -26,8 +26,9 @@ import exp_range
 import exp_spt
 import records
 from machine import UserError
+from records import SEEDS
 
-GAP, SEEDS = 2.0, 3  # points: up to GAP is no difference; the seeds that count
+GAP = 2.0  # points: up to this is no difference
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
 OPEN, FLOOR, FEW, NOT_RUN = "not told apart", "both at the floor", "too few seeds", "not run"
 SAYS = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls", "exploratory": "Exploratory"}
@@ -182,7 +183,6 @@ T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
 
 class Mini(NamedTuple):
     cells: dict  # {key: the records of its first SEEDS seeds}
-    pool: dict  # {task: (variance over seeds, pooled over its cells; its degrees of freedom)}
     curves: dict  # {run: the lines of its log}
 
 
@@ -200,25 +200,21 @@ def read(out):
     found = [r for r in records.newest(paths) if r["tier"] == "mini" and r["exp"] in CELLS]
     if not found:
         raise UserError(f"{out or records.RESULTS}: no record of the mini tier; train with --mini")
-    cells, curves, squares = {}, records.curves(), {}
+    cells, curves = {}, records.curves()
     for key, group in records.grouped(found, key_of).items():
         seeds = {r["seed"]: r for r in records.best_recipe(group)}  # of what two scripts trained, one
         cells[key] = [seeds[seed] for seed in sorted(seeds)[:SEEDS]]
-        mean = statistics.mean(r["test_acc"] for r in cells[key])
-        squares.setdefault(key[1], []).append([(r["test_acc"] - mean) ** 2 for r in cells[key]])
-    df = {task: sum(len(group) - 1 for group in groups) for task, groups in squares.items()}
-    pool = {task: (sum(map(sum, groups)) / max(1, df[task]), df[task]) for task, groups in squares.items()}
     for run in (r["run"] for r in found if out and (out / r["run"] / "log.jsonl").is_file()):
         curves[run] = records.curve_of(out / run, {})
-    return Mini(cells, pool, curves)
+    return Mini(cells, curves)
 
 
 def measure(cells, mini):
     """(points, standard error, ends of the 95 % interval) of signed cells, whose seeds are independent."""
-    parts = [(s, *records.mean_and_error(mini.cells[key], mini.pool[key[1]][0])) for s, key in cells]
+    parts = [(s, *records.mean_and_error(mini.cells[key])) for s, key in cells]
     points = 100 * sum(sign * mean for sign, mean, _ in parts)
     error = 100 * math.hypot(*(error for *_, error in parts))
-    df = max(1, min(mini.pool[key[1]][1] for _, key in cells))
+    df = max(1, min(records.pooled_variance("mini", key[1])[1] for _, key in cells))
     reach = error * T[max(known for known in T if known <= df)]
     return points, error, points - reach, points + reach
 

@@ -218,16 +218,16 @@ def test_three_seeds_are_judged_and_the_first_three(tmp_path):
 
 
 def test_arms_at_the_floor_say_nothing_where_a_gap_is_expected(tmp_path):
-    low, high = group({"kernel": 5}, 0.51, 0.52, 0.52), group({"kernel": 7}, 0.55, 0.55, 0.55)
-    bag = group({"kernel": 1}, 0.51, 0.53)
-    at_floor = judged(tmp_path, high, low, bag)  # 55 is more than 52 + 2
+    low, high = group({"kernel": 5}, 0.51, 0.52, 0.52), group({"kernel": 7}, 0.57, 0.57, 0.57)
+    bag = group({"kernel": 1}, 0.54, 0.55)
+    at_floor = judged(tmp_path, high, low, bag)  # 57 is more than 54.5 + 2
     assert (at_floor.reading, at_floor.marks) == ("same sign", "floor: 2")
-    bag = group({"kernel": 1}, 0.53, 0.53)
+    bag = group({"kernel": 1}, 0.55, 0.55)
     at_floor = judged(tmp_path, high, low, bag)
     assert (at_floor.reading, at_floor.marks) == ("both at the floor", "floor: 1, 2")
     assert judged(tmp_path, high, low, bag, expected=0).reading == "differs"
-    bags = group({"kernel": 1}, 0.50, 0.50, 0.50)
-    itself = judged(tmp_path, group({"kernel": 5}, 0.52, 0.52, 0.52), bags)
+    bags = group({"kernel": 1}, 0.51, 0.51, 0.51)
+    itself = judged(tmp_path, group({"kernel": 5}, 0.53, 0.53, 0.53), bags)
     assert (itself.reading, itself.marks) == ("same sign", "floor: 1")
 
 
