@@ -54,6 +54,9 @@ SHAPES |= {
 MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 TITLES = dict(listops="ListOps", text="Text", retrieval="Retrieval", image="Image", scifar="sCIFAR")
 TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  # of tables and figures
+SHORT_TITLES = TITLES | dict(
+    listops="List.", retrieval="Retr.", pathfinder="Pathf."
+)  # of tables with many columns
 EXPECTED = {  # examples of the official files; official data with others are refused
     "listops": {"train": 96_000, "val": 2_000, "test": 2_000},
     "text": {"train": 22_500, "val": 2_500, "test": 25_000},

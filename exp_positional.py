@@ -75,6 +75,15 @@ def row_of(cell):
 # ------------------------------------------------------------------------------------------ command line
 
 
+def report(args):
+    """Ours beside the paper's."""
+    records.report(
+        args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
+        short=data.SHORT_TITLES, also={"multitask": rotary},
+        leads=[("rotary", "sinusoidal"), ("rotary", "learned")],
+    )  # fmt: skip
+
+
 def main(argv=None):
     parser = common.make_parser(__doc__, COLUMNS)
     parser.add_argument(
@@ -90,8 +99,7 @@ def main(argv=None):
             names = data.require(common.chosen(args.task, COLUMNS), args)
             positions = common.chosen(args.position or default, POSITIONS)
             records.run_cells(args, product(names, positions), run_cell)
-        title, also = "Table 4: positional encodings", {"multitask": rotary}
-        records.report(args, __file__, title, COLUMNS, data.TITLES, TABLE4, also=also)
+        report(args)
 
 
 if __name__ == "__main__":

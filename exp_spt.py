@@ -836,13 +836,12 @@ def print_papers(both, names):
     """Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         print("No cell has been run at full size yet.\n")
-    short = dict(data.TITLES, retrieval="Retr.", pathfinder="Pathf.")
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(records.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[in_short(row), *values] for row, *values in lines if any(values)]
-            records.show(["the paper's %", *(short[task] for task in shown)], lines)
+            records.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}

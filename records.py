@@ -374,8 +374,10 @@ def newest(paths):
 
 
 def published():
-    """This repository's records that count."""
-    return newest(sorted(RESULTS.glob("*.jsonl")))
+    """This repository's records that count: of a cell with more than SEEDS seeds the first."""
+    found = newest(sorted(RESULTS.glob("*.jsonl")))
+    cells = grouped(found, lambda r: (r["exp"], r["tier"], *row_key(r), json.dumps(r["hp"], sort_keys=True)))
+    return [r for group in cells.values() for r in sorted(group, key=lambda r: r["seed"])[:SEEDS]]
 
 
 def yours_and_ours(out):
@@ -558,12 +560,15 @@ def naturally(text):
 TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini": "mini tier"}
 
 
-def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
+def report(args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=()):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
     tasks, titles   the columns of the paper's table; {task: title}
     paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
+    short           {task: a short title}, for a table with a column each
+    floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
+    leads           [(row, row)]: how far is the first ahead of the second?
     """
     if args.smoke:
         return
@@ -572,29 +577,33 @@ def report(args, script, title, tasks, titles, paper, *, notes="", also=None):
         return compare(args, exp, titles)
     known = yours_and_ours(args.out)
     both = [rows_of(found, exp, also or {}) for found in known]
-    copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     shown = [task for task in tasks if not chosen or task in chosen]
-    tiers = ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]
-    if args.report and not args.mini and any(r["tier"] == "mini" for found in both for r in found):
-        print("The tables of small models come last. --report --mini prints them alone.\n")
-    for tier in tiers:
-        yours, ours = ([r for r in found if r["tier"] == tier] for found in both)
-        if not (yours or ours) and (tier != "paper" or copied or not paper):
+    copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
+    for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
+        yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
+        full = tier == "paper" and paper and (yours or ours or not copied)
+        if not (yours or ours or full):
             continue
         print(f"### {title} ({TIERS[tier]})\n")
-        for task in shown:
-            print_task(task, titles[task], tasks, tier, yours, ours, paper, linear_rows(task, known[1]))
-        for task in shown:
+        ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+        rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
+        for task in ran:
+            print_task(task, titles[task], tasks, tier, yours, ours, paper, rules.get(task, []))
+        for task in ran:
             print_changed(task, titles[task], tasks, yours, ours, paper, tier)
-        if tier == "paper" and not chosen:
-            print_averages(tasks, yours, ours, paper)
-    print("Test accuracy in %: mean ± standard error (seeds). — = not run. Cost: of one run,")
-    print("on one core unless it ran on a GPU. What it means: python claims.py")
-    print("Words over a table (lr 0.001:) say what is not as in the script's recipe.")
-    if "mini" in tiers:
+        if full:
+            rest = [task for task in shown if task not in ran]
+            print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
+            print_averages(tasks, yours, ours, paper, bare=False)
+        for task in ran:
+            print_leads(task, titles[task], tasks, yours or ours, paper, leads)
+    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, on one core")
+    print("unless it ran on a GPU. What it means: python claims.py")
+    if args.mini or args.report:
         print("A mini number is of small data and a small model: compare it with other rows,")
-        print("not with the paper's at full size.")
-    print(f"{'' if args.mini else notes}{unfinished(args.out, exp)}")
+        print("not with the paper's at full size. Words over a table (lr 0.001:) say what is")
+        print("not as in the script's recipe.")
+    print(unfinished(args.out, exp), end="")
 
 
 def unfinished(out, exp):
@@ -680,19 +689,60 @@ def lines_of(yours, ours, paper, at, bare=()):
     return lines, notes
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, linear):
-    """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and those
-    of a linear model, are shown at full size alone."""
+def print_task(task, title, tasks, tier, yours, ours, paper, floor):
+    """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and the
+    rule without a network, are shown at full size alone."""
     at, full = tasks.index(task), tier == "paper"
     here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
     bare = [row for row in paper if full and paper_value(paper, row, at)]
     lines, notes = lines_of(*here, paper, at, bare)
     if not lines:
         return
-    lines += baseline_rows([*here[0], *here[1]]) + (linear if full else [])
+    lines += baseline_rows([*here[0], *here[1]])
+    lines += [[f"no network: {floor[0]['row']}", "", summary(floor), cost(floor), ""]] if floor else []
     print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
     if any(r["data"].get("official") is False for found in here for r in found):
         print(f"{title}: not the official images.\n")
+
+
+def print_papers(rest, tasks, short, paper, rules):
+    """The paper's numbers for tasks that nobody has run at full size, and rules without a network."""
+    if not rest:
+        return
+    places = [tasks.index(task) for task in rest] + [len(tasks)]
+    lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
+    lines = [line for line in lines if any(line[1:])]
+    if any(rules.get(task) for task in rest):
+        found = [f"{100 * mean_and_error(rules[task])[0]:.2f}" if rules.get(task) else "" for task in rest]
+        lines.append(["no network, ours", *found, ""])
+    print("Not run at full size: " + ", ".join(short[task] for task in rest) + ". The paper's numbers:\n")
+    header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
+    show(header, lines)
+
+
+def print_leads(task, title, tasks, found, paper, leads):
+    """A sentence for each two rows of `leads` that were trained by the script's recipe."""
+    rows = grouped((r for r in found if r["task"] == task and not r["changes"]), lambda r: r["row"])
+    for pair in leads:
+        if {*pair} <= rows.keys():
+            (a, e), (b, f) = (mean_and_error(best_recipe(rows[row])) for row in pair)
+            words = f"{title}: {pair[0]} over {pair[1]}: {100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
+            printed = [paper_number(paper, row, tasks, task) for row in pair]
+            if all(isinstance(value, float) for value in printed):
+                words += f"; the paper, at full size: {printed[0] - printed[1]:+.1f}"
+            print(textwrap.fill(words, 80) + "\n")
+
+
+def columns_in_use(header, lines):
+    """The rows of a table without columns that are empty."""
+    used = [i for i in range(len(header)) if i == 0 or any(line[i] for line in lines)]
+    return [[line[i] for i in used] for line in (header, *lines)]
+
+
+def floor_of(ours, task, floors):
+    """The records of the rule that stands for "no network" on a task; [] without one."""
+    wanted = {"task": task, "tier": "paper", "changes": {}} | floors.get(task, {})
+    return [r for r in ours if task in floors and wanted.items() <= r.items()][:1]
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
@@ -708,9 +758,9 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
 
 
 def print_table(header, lines, notes=()):
-    """Without the column of your runs where there are none; footnotes below."""
-    if all(yours in ("—", "") for _, yours, *_ in lines):
-        header, *lines = ([first, *others] for first, _, *others in (header, *lines))
+    """Without the columns that nothing stands in; footnotes below."""
+    lines = [["" if cell == "—" else cell for cell in line] for line in lines]
+    header, *lines = columns_in_use(header, lines)
     print(markdown(header, lines))
     for note in notes:
         print(textwrap.fill(note, 80))
@@ -724,21 +774,9 @@ def baseline_rows(records):
     return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
 
 
-def linear_rows(task, ours):
-    """What a linear model of n consecutive symbols gets (exp_ngrams): of single symbols, whatever
-    their order, and the one that validated best."""
-    found = [r for r in ours if r["exp"] == "ngrams" and r["task"] == task]
-    found = [r for r in found if r["tier"] == "paper" and r["cell"].get("gap") == 1]
-    if not found:
-        return []
-    free = [r for r in found if (r["cell"]["n"], r["cell"]["weights"]) == (1, "counts")]
-    best = [max(found, key=lambda r: r["val_acc"])]
-    named = ("order-free", free), (best[0]["row"], best)
-    return [[f"{name}, linear", "", summary(group), cost(group), ""] for name, group in named if group]
-
-
-def print_averages(tasks, yours, ours, paper):
-    """The averages over all tasks that the paper prints, and ours of rows that every task has."""
+def print_averages(tasks, yours, ours, paper, bare=True):
+    """Averages over all tasks: ours of rows that every task has, beside those that the paper prints; bare:
+    the paper's other rows, too."""
 
     def averages(found):
         full = [r for r in found if r["tier"] == "paper" and not r["changes"]]
@@ -749,9 +787,9 @@ def print_averages(tasks, yours, ours, paper):
                 yield row, f"{100 * statistics.mean(means):.2f}"
 
     found, n = [dict(averages(yours)), dict(averages(ours))], len(tasks)
-    rows = [row for row in paper if paper_value(paper, row, n)]
-    rows += [row for row in found[0] | found[1] if row not in rows]
-    lines = [[row, *(known.get(row, "—") for known in found), paper_value(paper, row, n)] for row in rows]
+    rows = [row for row in paper if bare and paper_value(paper, row, n)]
+    rows = list(dict.fromkeys([*rows, *found[0], *found[1]]))
+    lines = [[row, *(known.get(row, "") for known in found), paper_value(paper, row, n)] for row in rows]
     if lines:
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
