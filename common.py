@@ -157,7 +157,9 @@ def make_parser(description, tasks, techniques=True, trains=True):
     parser = argparse.ArgumentParser(
         usage="python %(prog)s " + ("--task TASK [TASK ...] [flags]" if trains else "[flags]"),
         description=for_terminals(description),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=22, width=80
+        ),
     )
     # fmt: off
     add = parser.add_argument_group("what to run").add_argument
@@ -167,10 +169,10 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--smoke", action="store_true", help=f"check that it runs: seconds{slow}, no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
-        metavar="N", help="run N seeds: seed, seed + 1, ... (default 1)")
-    add("--report", action="store_true", help="print the tables from your records and this repository's")
+        metavar="N", help="so many seeds: seed, seed + 1, ... (default 1)")
+    add("--report", action="store_true", help="print the tables: your runs and this repository's")
     add("--against", type=Path, metavar="SCRIPT[:ROW]",
-        help="with --report of a copy: compare with its original, row by row or all with one ROW")
+        help="with --report of a copy: compare with its original")
 
     parser.set_defaults(**dict.fromkeys((*FLAGS, "limit", "augment")), no_techniques=False)
     group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")
@@ -181,10 +183,9 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--batch-size", type=positive_int, metavar="B", help="examples per step, over all parts and ranks")
     add("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
     add("--set-last-tenth", action="store_true", default=None,
-        help="set the rate to 0.1 x LR for the last 10 %% of the steps, even if it was lower (authors' code)")
+        help="at 90 %% of the steps set the rate to 0.1 x LR, even if it was lower")
     add("--no-bucket", dest="bucket", action="store_false", default=None, help="mix all lengths: slower")
-    add("--limit", type=positive_int, metavar="N",
-        help="train on N examples; smaller sets lie in larger ones; for ListOps more are generated")
+    add("--limit", type=positive_int, metavar="N", help="train on N examples (nested sets)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
         add("--no-techniques", action="store_true", help="none of the training techniques of the table")
@@ -193,16 +194,17 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add = parser.add_argument_group("execution (does not change which run this is)").add_argument
     add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records, checkpoints (default runs)")
-    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="auto: cuda, mps or cpu")
-    add("--amp", choices=("auto", "bf16", "off"), default="auto",
-        help="bf16 autocast; auto: if this device is fast at it, and not with --mini")
+    add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", metavar="D",
+        help="auto (cuda, mps or cpu), cpu, cuda, mps")
+    add("--amp", choices=("auto", "bf16", "off"), default="auto", metavar="A",
+        help="auto (bf16 where it is fast; not --mini), bf16, off")
     add("--compile", action="store_true", help="compile the model (for GPUs)")
     add("--no-graphs", dest="graphs", action="store_false",
-        help="on a GPU launch every operation by itself, not a step at once as a CUDA graph: slower")
+        help="on a GPU no CUDA graphs: many times slower")
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
-        help="save and exit with code 75 after T (9m, 1.5h); the same command continues")
-    add("--fresh", action="store_true", help="start over: ignore this cell's checkpoint and record")
+        help="save, exit with 75 after T (9m, 1.5h); repeat to continue")
+    add("--fresh", action="store_true", help="start over: ignore checkpoint and record")
     # fmt: on
     return parser
 

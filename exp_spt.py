@@ -8,15 +8,14 @@ task's own training set, then it learns their labels.
     python exp_spt.py --task all --figure 3                          the runs behind one figure
     python exp_spt.py --report                                       ours beside the paper's, and figures
 
-In the paper a Transformer that learns from labels alone trails S4 by 32 points (53.7 and 86.1 on average). A
-larger one with rotary positions, pretrained on nothing but the same inputs, has 86.2, S4 then 86.8, and its
-hand-made initialisation becomes nearly redundant. Paper A answers with both losses at once: --objective
-multitask.
+In the paper a Transformer trails S4 by 32 points (53.7 and 86.1 on average). A larger one with rotary
+positions, pretrained on nothing but the same inputs, has 86.2, S4 then 86.8, and its hand-made start becomes
+nearly redundant. Paper A answers with both losses at once: --objective multitask.
 
-A cell is two trainings, of the inputs, then of the labels. The authors gave each up to 200 epochs or 24 h of
-a GPU: --hours 24. For an even comparison give every arm the same total, --epochs or --steps, and --share of
-it to the pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
-fine-tuning's; its grid has 1e-4, 5e-4, 1e-3 (--lr).
+A cell is two trainings, of the inputs, then of the labels; the authors gave each up to 200 epochs or 24 h of
+a GPU. For an even comparison give every arm the same total, --epochs or --steps, and --share of it to the
+pretraining; at the mini tier it is half. Where the paper prints no rate from scratch, ours is the
+fine-tuning's.
 
 Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuFUUcSUgx).
 """
@@ -1034,28 +1033,29 @@ def make_parser():
     fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
     share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
     # fmt: off
-    add = partial(parser.add_argument, nargs="+")
+    add = partial(parser.add_argument_group("self-pretraining").add_argument, nargs="+")
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
         help=f"{', '.join(MODELS)} or all (default transformer)")
-    add("--objective", choices=[*OBJECTIVES, "all"], metavar="OBJECTIVE",
-        help=f"{', '.join(OBJECTIVES)} or all (default none, which is from scratch, and masked); "
-        "none-causal: from scratch, reading in one direction, as after causal")
-    add("--init", choices=[*INITS, "all"], help="random: all parameters N(0, 0.1^2) (default structured)")
+    add("--objective", choices=[*OBJECTIVES, "all"], metavar="O",
+        help=f"{', '.join(OBJECTIVES)} or all (default none masked). none: from scratch; none-causal: in one "
+        "direction")
+    add("--init", choices=[*INITS, "all"], metavar="I", help="structured (default), random: N(0, 0.1^2), all")
+    group = parser.add_argument_group("of paper B's appendix, and ours")
+    add = partial(group.add_argument, nargs="+")
+    add("--share", type=share, metavar="S", help="of --epochs, --steps and --hours, totals then, to pretrain")
     add("--fraction", type=fraction, metavar="F", help="share of the training examples, repeated")
-    add("--share", type=share, metavar="S",
-        help="share of --epochs, --steps and --hours, which are totals then, for the pretraining: in [0, 1)")
-    add("--size", choices=[*SIZES["s4"], "all"], help="parameters of rotary and s4 on Image, Text, ListOps")
-    add("--pooling", choices=[*POOLINGS, "all"], help="of what learns labels")
-    add("--image-loss", choices=("l1", "ce"),
-        help="restore Image's pixels as values (l1, default) or as 256 classes (ce, default of --figure 5)")
+    add("--size", choices=[*SIZES["s4"], "all"], metavar="SIZE", help=f"{', '.join(SIZES['s4'])} parameters")
+    add("--pooling", choices=[*POOLINGS, "all"], metavar="P", help=f"{', '.join(POOLINGS)} (labels)")
+    add("--image-loss", choices=("l1", "ce"), metavar="LOSS",
+        help="restore Image's pixels as values (l1) or as 256 classes (ce)")
     add("--stride", type=lambda text: text if text in ORDERS else common.positive_int(text), metavar="S",
-        help=f"order of the positions in both halves, the dial of exp_range: numbers, {', '.join(ORDERS)}")
-    add = parser.add_argument
+        help=f"order of the positions, see exp_range: numbers, {', '.join(ORDERS)}")
+    add = group.add_argument
     add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
     add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
-    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of s4's, dlr's states")
+    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of s4's and dlr's states")
     add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
-    add("--figure", choices=[*FIGURES], help="run the cells of a figure or an appendix")
+    add("--figure", choices=[*FIGURES], metavar="FIGURE", help=f"run the cells of one: {', '.join(FIGURES)}")
     # fmt: on
     return parser
 

@@ -715,7 +715,7 @@ def print_papers(rest, tasks, short, paper, rules):
     if any(rules.get(task) for task in rest):
         found = [f"{100 * mean_and_error(rules[task])[0]:.2f}" if rules.get(task) else "" for task in rest]
         lines.append(["no network, ours", *found, ""])
-    print("Not run at full size: " + ", ".join(short[task] for task in rest) + ". The paper's numbers:\n")
+    print("Not run at full size, the paper's numbers:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
 
