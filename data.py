@@ -911,6 +911,16 @@ def load_tsv(path, max_length=4096, **options):
     return dress(task, **options)
 
 
+def encode(texts):
+    """Sentences as a batch of Text: ids (B, L) int64 and mask (B, L) bool of their first 4,096 bytes."""
+    shape = SHAPES["text"]
+    tokens, offsets = ragged([text.encode()[: shape["max_length"]] for text in texts])
+    rows = torch.nn.utils.rnn.pad_sequence(
+        tokens.long().split(offsets.diff().tolist()), True, -shape["first_id"]
+    )
+    return rows + shape["first_id"], rows >= 0
+
+
 def load_for(args, name, recipe, seed):
     """The task `name` as the common flags `args` and a recipe want it; see load."""
     wanted = {flag: getattr(args, flag) for flag in ("limit", "max_length", "smoke", "mini")}

@@ -652,6 +652,17 @@ def test_retrieval_is_fetched_only_where_it_is_missing(tmp_path, monkeypatch, ca
     assert asked == ["http://mirror/lra"]
 
 
+def test_sentences_are_encoded_as_the_reviews_of_text_are():
+    texts = ["so good", "bad", "caf\u00e9"]
+    split = data.Split(*data.ragged([text.encode() for text in texts]), torch.tensor([1, 0, 1]))
+    task = data.Task("text", 2, 259, 3, 4096, split, split, split, source={})
+    batch, (ids, mask) = task.gather("test", torch.arange(3)), data.encode(texts)
+    width = ids.shape[1]
+    assert torch.equal(batch.tokens[:, :width], ids) and torch.equal(batch.mask[:, :width], mask)
+    assert not batch.mask[:, width:].any() and width == 7
+    assert data.encode(["x" * 5000])[0].shape == (1, 4096)
+
+
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, data; sys.exit(str([m for m in ('torchvision', 'matplotlib') if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
