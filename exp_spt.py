@@ -305,23 +305,23 @@ def run_cell(args, name, cell, seed):
     """One cell of paper B in three steps: fit the inputs, hand the weights over, fit the labels. From scratch
     and for multitask there is nothing but the last."""
     task, weights, rows = load(args, name, cell), None, {}
-    first, second = recipe(args, name, cell, task)
-    identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, second)
+    pretraining, finetuning = recipe(args, name, cell, task)
+    identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, finetuning)
     if records.is_done(args, __file__, records.run_name(identity)):
         return
     changes = changes_of(args, name, cell, task)
-    if first:
-        rows["pretraining"] = pretrain(args, task, cell, first, seed, changes)
+    if pretraining:
+        rows["pretraining"] = pretrain(args, task, cell, pretraining, seed, changes)
         best = args.out / rows["pretraining"]["run"] / "best.pt"
         weights = common.load_checkpoint(best, "cpu")["model"]  # of the best validation score
-    line = train_half(args, task, cell, identity, changes, rows, weights)
+    line = train_one(args, task, cell, identity, changes, rows, weights)
     paper = dict(zip(TASKS, PAPER.get(cell.row(), ())))
     print(records.outcome(args, __file__, line, paper.get(name)), flush=True)
 
 
 def pretrain(args, task, cell, hp, seed, changes):
-    """The first half, where it is not done already -> what the record of the second says of it."""
-    cell = cell._replace(share=None, pooling=None)  # the share is in hp; pooling is the second half's
+    """The pretraining, where it is not done already -> what the record of the fine-tuning says of it."""
+    cell = cell._replace(share=None, pooling=None)  # the share is in hp; pooling is the fine-tuning's
     identity = records.make_identity(args, __file__, task, cell.model, cell.label(), seed, hp)
     identity["exp"] += "-pretrain"
     run = records.run_name(identity)
@@ -329,13 +329,13 @@ def pretrain(args, task, cell, hp, seed, changes):
         score = "R^2" if restores_values(task, cell) else "accuracy of restored symbols"
         print(f"\npretraining: train and val are the {score}")
         rows = {"score": score, "commonest": commonest(task, cell)}
-        train_half(args, task, cell, identity, changes, rows, pretraining=True)
+        train_one(args, task, cell, identity, changes, rows, pretraining=True)
     done = common.on_first_rank(records.finished, args.out)[run]
     history = {"run": run, "restored": done["test_acc"]}
     return history | {row: done.get(row) for row in ("train_curve", "score", "commonest")}
 
 
-def train_half(args, task, cell, identity, changes, rows, weights=None, pretraining=False):
+def train_one(args, task, cell, identity, changes, rows, weights=None, pretraining=False):
     """One of the two trainings, from `weights` if there are any -> its record, which gets `rows` too, and the
     training accuracy of each epoch (pretraining: its score)."""
 
@@ -549,29 +549,32 @@ def rates(tuned, name, cell):
 
 
 def paper_trainings(name, cell):
-    """The paper's rows "train": (of the pretraining, of the other). With a share the other has the epochs of
-    both."""
+    """The paper's rows "train": (of the pretraining, of the fine-tuning). With a share the latter has the
+    epochs of both."""
     table = common.column(MODELS[cell.model], TASKS, name)
-    train = dict(technique=None, betas=[0.9, 0.999], decay="all", schedule="constant", fraction=None)
-    train |= table["train"]
-    horizon = train.pop("horizon", None)
-    first = train | table["pretrain"] | rates(TUNED_PRETRAIN, name, cell)
-    train |= rates(TUNED, name, cell)
+    finetuning = dict(technique=None, betas=[0.9, 0.999], decay="all", schedule="constant", fraction=None)
+    finetuning |= table["train"]
+    horizon = finetuning.pop("horizon", None)
+    pretraining = finetuning | table["pretrain"] | rates(TUNED_PRETRAIN, name, cell)
+    finetuning |= rates(TUNED, name, cell)
     if cell.fraction in FRACTIONS and cell.model == "s4" and name in DATA_SCALE:  # others are not the paper's
-        train |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
-        first |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
+        finetuning |= DATA_SCALE[name]["train"] | {"fraction": cell.fraction}
+        pretraining |= DATA_SCALE[name]["pretrain"] | {"fraction": cell.fraction}
     if horizon:
-        train |= {"schedule": "cosine", "horizon": horizon}
+        finetuning |= {"schedule": "cosine", "horizon": horizon}
     if cell.share is not None:
-        train["epochs"] = TIED.get(name, train["epochs"])
-    elif cell.objective == "multitask":  # as many steps as both halves of masked SPT
+        finetuning["epochs"] = TIED.get(name, finetuning["epochs"])
+    elif cell.objective == "multitask":  # as many steps as both trainings of masked SPT
         both = paper_trainings(name, cell._replace(objective="masked"))
-        train["epochs"] = round(train["batch_size"] * sum(x["epochs"] / x["batch_size"] for x in both))
-    return first, train
+        finetuning["epochs"] = round(
+            finetuning["batch_size"] * sum(x["epochs"] / x["batch_size"] for x in both)
+        )
+    return pretraining, finetuning
 
 
 def tables(name, cell, mini):
-    """The two recipes of a cell as the tables have them: (of the pretraining, of the other)."""
+    """The two recipes of a cell as the tables have them: of the pretraining, and of the fine-tuning, which is
+    the only training from scratch."""
     model = common.column(MODELS[cell.model], TASKS, name)["model"]
     if cell.way.one_way and name == "listops":
         model["pooling"] = "last"
@@ -580,75 +583,75 @@ def tables(name, cell, mini):
     if mini:
         model |= MINI["model"] | MINI_MODELS[cell.model]
         row = cell._replace(share=None, stride=1).row()
-        train = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
-        train["lr"] = RATES.get((name, row), train["lr"])
-        first = train | {"lr": RATES_PRETRAIN.get((name, row), train["lr"])}
+        finetuning = MINI["train"] | dict(fraction=cell.fraction, epochs=MINI_EPOCHS[name])
+        finetuning["lr"] = RATES.get((name, row), finetuning["lr"])
+        pretraining = finetuning | {"lr": RATES_PRETRAIN.get((name, row), finetuning["lr"])}
     else:
-        first, train = paper_trainings(name, cell)
+        pretraining, finetuning = paper_trainings(name, cell)
     if cell.size:
         model |= dict(zip(SIZE_ROWS[cell.model], SIZES[cell.model][cell.size]))
     if cell.model == "s4":
         model["n_ssm"] = model["n_ssm"] or model["d_model"]
-    return [{"model": dict(model), "train": half} for half in (first, train)]
+    return [{"model": dict(model), "train": rows} for rows in (pretraining, finetuning)]
 
 
 def recipe(args, name, cell, task=None):
-    """The arm of a cell: the recipe of the pretraining (or None), and that of the fine-tuning or the only
-    training, which says in "pretrain" what is different in the first. task: its data, for the length."""
-    first, second = tables(name, cell, args.mini)
+    """The recipes of a cell: of the pretraining, or None; of the fine-tuning or the only training, which says
+    in "pretrain" what is different in the pretraining. task: its data, for the length."""
+    pretraining, finetuning = tables(name, cell, args.mini)
     share = MINI_SHARE if cell.share is None and (args.mini or args.steps) else cell.share
     if share is not None and (args.epochs or args.steps or args.limit):
         # A total of ours: equal batches make it equally many steps in every arm.
         _, scratch = tables(name, cell._replace(objective="none"), args.mini)
-        for half in (first, second):
-            half["train"]["batch_size"] = scratch["train"]["batch_size"]
+        for training in (pretraining, finetuning):
+            training["train"]["batch_size"] = scratch["train"]["batch_size"]
     others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
-    first = with_flags(others, cell, first, SMOKE["pretrain"])
-    second = with_flags(args, cell, second, SMOKE["train"])
-    second["model"]["pooling"] = cell.pooling or second["model"]["pooling"]
-    before, train = first["train"], second["train"]
+    pretraining = with_flags(others, cell, pretraining, SMOKE["pretrain"])
+    finetuning = with_flags(args, cell, finetuning, SMOKE["train"])
+    finetuning["model"]["pooling"] = cell.pooling or finetuning["model"]["pooling"]
+    before, after = pretraining["train"], finetuning["train"]
     before["objective"] = cell.objective  # no training reads this and the next: they tell pretrainings apart
     before["ratio"] = RATIO.get(name, 0.5) if cell.objective == "masked" else None
     if share is not None and cell.way.pretrains:
-        divide(before, train, share)
-    for half in (before, train):
+        divide(before, after, share)
+    for rows in (before, after):
         if cell.stride != 1:
-            half["stride"] = cell.stride
-        fit_to_length(half, common.training_length(task, half)[0] if task else None)
+            rows["stride"] = cell.stride
+        fit_to_length(rows, common.training_length(task, rows)[0] if task else None)
     if not cell.way.pretrains:
-        return None, second
-    other = {row: value for row, value in before.items() if row not in train or train[row] != value}
-    return first, second | {"pretrain": other}
+        return None, finetuning
+    other = {row: value for row, value in before.items() if row not in after or after[row] != value}
+    return pretraining, finetuning | {"pretrain": other}
 
 
-def with_flags(args, cell, half, smoke):
-    """One half as the flags want it; `smoke` are its rows "train" of a smoke run."""
-    narrow = {row: value for row, value in SMOKE["model"].items() if half["model"].get(row)}
-    half = common.with_flags(args, half, {"model": narrow, "train": smoke})
-    half["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
-    half["model"] |= {"ssm_lr": args.ssm_lr} if args.ssm_lr else {}
-    return half
+def with_flags(args, cell, recipe, smoke):
+    """One of the two recipes as the flags want it; `smoke` are its rows "train" of a smoke run."""
+    narrow = {row: value for row, value in SMOKE["model"].items() if recipe["model"].get(row)}
+    recipe = common.with_flags(args, recipe, {"model": narrow, "train": smoke})
+    recipe["train"] |= {"fraction": cell.fraction} | ({"hours": args.hours} if args.hours else {})
+    recipe["model"] |= {"ssm_lr": args.ssm_lr} if args.ssm_lr else {}
+    return recipe
 
 
-def divide(before, train, share):
-    """Give the pretraining `before` its share of the epochs, steps and hours that `train` has for both."""
+def divide(before, after, share):
+    """Give the pretraining `before` its share of the epochs, steps and hours that `after` has for both."""
     for unit in ("epochs", "steps", "hours"):
-        if total := train.get(unit):
+        if total := after.get(unit):
             part = share * total
-            if unit != "hours":  # whole ones, and at least one for each half
+            if unit != "hours":  # whole ones, and at least one for each
                 part = min(max(1, round(part)), total - 1)
-            before[unit], train[unit] = part, total - part
+            before[unit], after[unit] = part, total - part
 
 
-def fit_to_length(half, steps):
-    """Let the schedule of a half end where its steps end; None: they are not known.
+def fit_to_length(rows, steps):
+    """Let a schedule end where the training ends; rows are its "train"; None: they are not known.
 
-    deviation: the warm-up takes at most a quarter of the steps: Table 8's halves are short.
+    deviation: the warm-up takes at most a quarter of the steps: Table 8's trainings are short.
     """
-    if steps is not None and "warmup" in half:
-        half["warmup"] = min(half["warmup"], steps // 4)
-    if "horizon" in half:  # the end of the cosine: a longer training would go on at a rate of 0
-        half["horizon"] = max(half["horizon"], steps or 0)
+    if steps is not None and "warmup" in rows:
+        rows["warmup"] = min(rows["warmup"], steps // 4)
+    if "horizon" in rows:  # the end of the cosine: a longer training would go on at a rate of 0
+        rows["horizon"] = max(rows["horizon"], steps or 0)
 
 
 # What recipe() reads of the command line, as it is without flags.
