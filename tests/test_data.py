@@ -663,6 +663,7 @@ def test_sentences_are_encoded_as_the_reviews_of_text_are():
     assert data.encode(["x" * 5000])[0].shape == (1, 4096)
 
 
+@pytest.mark.processes
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, data; sys.exit(str([m for m in ('torchvision', 'matplotlib') if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -90,6 +90,7 @@ def test_offsets_into_the_tables_of_large_images_do_not_wrap(monkeypatch):
     assert [offsets.tolist() for offsets in asked] == rows
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc; elsewhere workers are not forked")
 def test_a_worker_that_raises_ends_the_command(tmp_path):
     """Its workers ignore SIGTERM, and Python waits for them when it ends: this never ended."""

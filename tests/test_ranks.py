@@ -120,6 +120,7 @@ def two_ranks(tmp_path_factory):
     return folder
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("case", TWICE)
 def test_two_ranks_train_as_one_process(case, two_ranks, tmp_path):
     losses, result, parameters = train(case, tmp_path / "alone")
@@ -151,6 +152,7 @@ def test_micro_batches_are_refused_where_they_would_be_another_mathematics(tmp_p
     train("s4", tmp_path / "s4", micro_batch=5)  # one part: the batch itself
 
 
+@pytest.mark.processes
 def test_two_ranks_stop_together_and_continue_as_one_run(two_ranks, tmp_path):
     """One record, one log; the accuracy is that of a run in one process, which has the same name."""
     log = (two_ranks / "log").read_text()
@@ -180,6 +182,7 @@ assert gloos()
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_torchrun_trains_a_cell_and_gloos_threads_end_with_the_group(tmp_path):
     """A thread that is left may abort a rank which has done its work, and torchrun then stops the others."""
@@ -224,6 +227,7 @@ def test_augmented_images_are_the_same_whoever_computes_them():
         assert all(share.positions == copies * batch.positions for share in shares)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(number):
     """Promise 1: the loop comes to its checkpoint with their help, and ends them itself."""
@@ -242,6 +246,7 @@ def test_image_workers_outlive_signals_to_the_whole_group_and_a_kill_is_named(nu
         assert workers and len(list(batches)) == 39
 
 
+@pytest.mark.processes
 def test_a_stopped_training_leaves_no_image_worker(tmp_path):
     """Promise 1: workers ignore SIGTERM, so that Python would wait for one for ever when it ends."""
 

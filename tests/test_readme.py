@@ -52,6 +52,7 @@ def run(code, folder, *flags):
     return done.stdout, record
 
 
+@pytest.mark.processes
 def test_the_template_is_an_experiment(tmp_path):
     """Its task is learnt within seconds, and the plain report shows it."""
     flags = "--task majority --epochs 12 --limit 500 --lr 3e-3".split()
@@ -62,6 +63,7 @@ def test_the_template_is_an_experiment(tmp_path):
     assert "500 examples, 12 epochs, lr 0.003:" in table and "| running mean | " in table
 
 
+@pytest.mark.processes
 def test_a_file_is_a_task_by_the_line_of_the_page(tmp_path):
     lines = (f"{'good' if i % 3 else 'bad'}\t{'so ' * (i % 5)}{i % 3}\n" for i in range(100))
     (tmp_path / "reviews.tsv").write_text("".join(lines))
@@ -71,6 +73,7 @@ def test_a_file_is_a_task_by_the_line_of_the_page(tmp_path):
     assert record["task"] == "reviews" and record["data"]["counts"] == {"train": 80, "val": 10, "test": 10}
 
 
+@pytest.mark.processes
 def test_a_block_of_the_page_runs_in_a_copy_after_three_edits(tmp_path):
     block, name, recipe, *_ = re.findall(r"```python\n(.*?)```", PAGES["new-experiment"], re.DOTALL)
     code = (ROOT / "exp_kernels.py").read_text("utf-8")

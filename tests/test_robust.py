@@ -34,6 +34,7 @@ def wait_for_checkpoint(process, out, since):
         time.sleep(0.005)
 
 
+@pytest.mark.processes
 def test_killed_at_any_moment_it_ends_like_the_unbroken_run(tmp_path):
     """Promise 1: SIGKILL, SIGTERM and Ctrl-C to processes, in steps, evaluations and (they are frequent here)
     while checkpoints are written."""
@@ -169,6 +170,7 @@ def test_a_model_that_cannot_be_built_gets_one_sentence_and_no_folder(tmp_path, 
 # ------------------------------------------------------------------------------------------ odd surroundings
 
 
+@pytest.mark.processes
 def test_a_reader_that_has_seen_enough_is_no_error():
     """`exp_locality.py --report | head -1`"""
     code = "import common\nwith common.exit_cleanly():\n    while True:\n        print('a row')\n"
