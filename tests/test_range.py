@@ -111,13 +111,16 @@ def test_other_scripts_rows_are_the_dials_models():
 
 
 def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, capsys):
-    yours = exp_range.of_the_dial([record("range", 5, 0, 0.625, stride=16)])["text", "mini"]
+    found = [record("range", 5, 0, 0.625, stride=16), record("range", 5, 0, 0.375, stride=64)]
+    yours = exp_range.of_the_dial(found)["text", "mini"]
     ours = exp_range.of_the_dial([record("range", 5, 0, 0.5, stride=64)])["text", "mini"]
     drawn = []
     monkeypatch.setattr(exp_range.records, "save_figure", lambda figure, path: drawn.append(figure))
     exp_range.print_dial("text", "mini", yours, ours, tmp_path / "dial.png")
     mine, theirs = capsys.readouterr().out.split("This repository's runs")
     assert "62.5 (1)" in mine and "50.0" not in mine and "50.0 (1)" in theirs
-    assert [c.strip() for c in mine.splitlines()[4].split("|")[1:-1]] == ["", "4 apart", "16 apart"]
+    header, _, strides, row = ([c.strip() for c in line.split("|")[1:-1]] for line in mine.splitlines()[4:8])
+    assert header == ["", "4 apart", "16 apart"] and strides == ["--stride", "64", "16"]
+    assert row == ["K=5", "37.5 (1)", "62.5 (1)"]
     heights = [line.get_ydata()[0] for line in drawn[0].axes[0].containers for line in line.lines[:1]]
-    assert sorted(heights) == [50, 62.5] and math.isfinite(sum(heights))
+    assert sorted(heights) == [37.5, 50] and math.isfinite(sum(heights))
