@@ -188,7 +188,7 @@ TABLE_DECAY = dict(
     ),
     plain=PLAIN_LRA,
 )
-DECAYS = ("decay-none", "decay-fixed", "decay-selective")
+DECAYS = ("decay-none", "decay-fixed", "decay-rotary", "decay-selective")
 TABLE_MAMBA2 = dict(
     model=TABLE_DECAY["model"] | dict(block="mamba2", expand=2, d_conv=4, position="none"),
     train=TABLE_DECAY["train"],

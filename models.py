@@ -393,15 +393,19 @@ def rotate(x, *frequencies):
     rotary_frequencies(*frequencies). In bf16 phases would be wrong by whole turns at L = 4,096."""
     pairs, L = at_least_float32(x).unflatten(-1, (-1, 2)), x.shape[-2]
     if torch.compiler.is_compiling():  # the compiler fuses real arithmetic, and no complex one
-        theta = rotary_frequencies(*frequencies).to(x.device, pairs.dtype)
-        phase = torch.outer(torch.arange(L, device=x.device, dtype=pairs.dtype), theta)
-        (even, odd), cos, sin = pairs.unbind(-1), phase.cos(), phase.sin()
-        turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
+        turned = turned_by(rotary_frequencies(*frequencies).to(x.device, pairs.dtype), pairs)
     else:
         longest = 1 << (L - 1).bit_length()  # few different tables
         turns = constant(rotary_turns, longest, pairs.dtype, *frequencies, device=x.device)
         turned = torch.view_as_real(torch.view_as_complex(pairs) * turns[:L])
     return turned.flatten(-2).to(x.dtype)
+
+
+def turned_by(theta, pairs):
+    """pairs (..., L, M, 2), pair m at position t turned by t theta_m, theta (M,); in real arithmetic."""
+    phase = torch.outer(torch.arange(pairs.shape[-3], device=theta.device, dtype=theta.dtype), theta)
+    (even, odd), cos, sin = pairs.unbind(-1), phase.cos(), phase.sin()
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
 
 
 def sinusoidal_positions(L, width):
@@ -1209,13 +1213,15 @@ class DecayBlock(ResidualBlock):
 
     decay     "none"       a = 1: linear_attention, whose order of positions only `position` can tell
               "fixed"      a learned a = exp(-softplus(dt)) for each head and direction
+              "rotary"     a as "fixed"; b and c turn as in rotate, by learned angles theta. That is a complex
+                           decay a exp(i theta_m) of the pair m of their channels. b_bias does not turn
               "selective"  a_t = exp(-softplus(w . norm(x)_t + dt)), as well: Mamba-2's
     d_state   N, width of b and c, which all heads and both directions share
     b_bias    b_s + beta_p in place of b_s for each channel p (Yu and Erichson 2025, arXiv 2505.09022)
     d_hidden  H, None: D; heads: of H / heads channels, each with decays of its own. A head's -log a starts
               between 0.001 and 1, evenly spread on a log scale; it reaches 1 / that many positions
     Sources: Katharopoulos et al. 2020 (linear attention; theirs has a feature map and a normaliser, here the
-    RMS norm keeps the scale); decayed_attention's.
+    RMS norm keeps the scale); decayed_attention's; "rotary": Mamba-3, arXiv 2603.15569.
     """
 
     def __init__(
@@ -1223,19 +1229,27 @@ class DecayBlock(ResidualBlock):
     ):
         super().__init__(d_model, **residual)
         H = d_hidden or d_model
-        if decay not in ("none", "fixed", "selective") or H % heads:
-            raise ValueError(f"decay is none, fixed or selective; heads divide {H}; got {decay!r}, {heads}")
+        if decay not in ("none", "fixed", "rotary", "selective") or H % heads:
+            known = "none, fixed, rotary or selective"
+            raise ValueError(f"decay is {known}; heads divide {H}; got {decay!r}, {heads}")
+        if decay == "rotary" and d_state % 2:
+            raise ValueError(f"rotary decay turns pairs of channels: d_state is even; got {d_state}")
         self.decay, self.heads = decay, heads
         self.sizes = H, d_state, d_state, 2 * heads if decay == "selective" else 0
         self.input_linear = nn.Linear(d_model, sum(self.sizes), bias=False)
         if decay != "none":
             self.dt_bias = nn.Parameter(torch.logspace(-3, 0, heads).repeat(2, 1).expm1().log())
+        if decay == "rotary":
+            self.log_theta = nn.Parameter(rotary_frequencies(d_state).log().float())
         self.b_bias = nn.Parameter(torch.zeros(d_state, H)) if b_bias else None
         self.norm_output = nn.RMSNorm(H, eps=1e-5)
         self.output_linear = nn.Linear(H, d_model, bias=False)
 
     def mix(self, u, mask):
         x, b, c, dt = self.input_linear(u).split(self.sizes, -1)
+        if self.decay == "rotary":
+            theta = at_least_float32(self.log_theta).exp()
+            b, c = (turned_by(theta, at_least_float32(z).unflatten(-1, (-1, 2))).flatten(-2) for z in (b, c))
         return self.output_linear(self.norm_output(self.attend(x, b, c, dt)))
 
     def attend(self, x, b, c, dt):
@@ -1298,6 +1312,7 @@ BLOCKS = {
     "dlr": DLRBlock, "sgconv": SGConvBlock, "free": FreeBlock,
     "decay-none": functools.partial(DecayBlock, decay="none"),
     "decay-fixed": functools.partial(DecayBlock, decay="fixed"),
+    "decay-rotary": functools.partial(DecayBlock, decay="rotary"),
     "decay-selective": functools.partial(DecayBlock, decay="selective"), "mamba2": Mamba2Block,
 }  # fmt: skip
 

@@ -505,6 +505,10 @@ def naive_decay(block, u, mask):
     L, H, N, heads = u.shape[1], block.norm_output.weight.numel(), block.sizes[1], block.heads
     z = block.norm(u, mask) * mask[..., None]
     x, b, c, dt = (z @ block.input_linear.weight.T).split(block.sizes, -1)
+    if block.decay == "rotary":  # as complex numbers
+        turns = torch.exp(1j * torch.arange(L)[:, None] * block.log_theta.exp())
+        b, c = (torch.complex(z[..., ::2], z[..., 1::2]) * turns for z in (b, c))
+        b, c = (torch.stack([z.real, z.imag], -1).flatten(-2) for z in (b, c))
     if mamba2 := isinstance(block, models.Mamba2Block):
         xbc = F.pad(torch.cat([x, b, c], -1), (0, 0, 3, 0))
         xbc = sum(xbc[:, j : j + L] * block.conv.weight[:, 0, j] for j in range(4)) + block.conv.bias
@@ -530,13 +534,13 @@ def naive_decay(block, u, mask):
 
 
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 300])
-@pytest.mark.parametrize("name", ["decay-none", "decay-fixed", "decay-selective", "mamba2"])
+@pytest.mark.parametrize("name", ["decay-none", "decay-fixed", "decay-rotary", "decay-selective", "mamba2"])
 @pytest.mark.parametrize("b_bias", [False, True])
 def test_attention_with_decay_is_its_loop(name, length, b_bias):
     """Lengths within a chunk of 32, at its end and over several."""
     torch.manual_seed(0)
     block, ones = (
-        models.BLOCKS[name](6, d_state=3, heads=2, b_bias=b_bias),
+        models.BLOCKS[name](6, d_state=4 if name == "decay-rotary" else 3, heads=2, b_bias=b_bias),
         ("norm_output.weight", "skip_weight"),
     )
     block = drawn(block, *({*ones, "b_bias"} & dict(block.named_parameters()).keys()))
@@ -605,6 +609,7 @@ SMALL = {  # every block at a size that a test can afford
     "free": {"max_length": 64},
     "decay-none": {"d_state": 8},
     "decay-fixed": {"d_state": 8},
+    "decay-rotary": {"d_state": 8},
     "decay-selective": {"d_state": 8},
     "mamba2": {"d_state": 8},
 }
@@ -643,7 +648,8 @@ GOLDEN = {
     "mega": (1020.90, 2.36444), "ema-attention": (1514.40, 2.04600), "s4": (1053.69, 2.34160),
     "s4d": (1042.81, 2.36525), "s5": (605.02, 2.70988), "lru": (964.50, 2.23289), "dlr": (621.50, 2.33651),
     "sgconv": (1494.50, 2.08259), "free": (487.46, 2.25386), "decay-none": (544.46, 2.42113),
-    "decay-fixed": (601.67, 2.34996), "decay-selective": (633.95, 2.26164), "mamba2": (1060.38, 2.28396),
+    "decay-fixed": (601.67, 2.34996), "decay-rotary": (629.30, 2.38626),
+    "decay-selective": (633.95, 2.26164), "mamba2": (1060.38, 2.28396),
 }
 # fmt: on
 
