@@ -99,6 +99,7 @@ def projected_steps(name, hp):
     return math.ceil(train / hp["batch_size"]) * hp["epochs"] + evaluations / 3
 
 
+@common.flushed_denormals()
 def measure_step(model, name, args):
     """The row of one cell."""
     device, cell = common.resolve_device(args.device), recipe(model, name)

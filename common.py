@@ -412,6 +412,28 @@ def keep_pages(device):
             libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
+@contextlib.contextmanager
+def flushed_denormals():
+    """Inside, a CPU takes numbers below 1.2e-38 (float32), the denormal ones, for 0; afterwards as before.
+    DLR's table of powers has 1.4 % of them at 4,096 positions. Without them an Intel processor takes 0.15 of
+    the time for a step; one of AMD's notices no difference."""
+    before = not torch.tensor(1e-40).mul(1).view(torch.int32)
+    on_all_threads(torch.set_flush_denormal, True)
+    try:
+        yield
+    finally:
+        on_all_threads(torch.set_flush_denormal, before)
+
+
+def on_all_threads(function, *args):
+    """function(*args) on this thread and on torch's others: they take its settings only when they start."""
+    function(*args)
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError, OSError):  # another OpenMP
+            task = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: function(*args))
+            ctypes.CDLL(None).GOMP_parallel(task, None, torch.get_num_threads(), 0)
+
+
 def reset_peak(device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -685,6 +707,7 @@ class State:
         return f"loss {mean(self.totals['loss']):.3f}  {self.time_left(steps)}"
 
 
+@flushed_denormals()
 def fit(model, task, loss_fn, hp, args, folder, seed=0, note=None):
     """Train `model` on `task` as hp says, keep the weights of the best validation, and test them.
 

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import signal
+import sys
 import time
 from dataclasses import replace
 
@@ -233,6 +234,40 @@ def test_an_evaluation_weighs_examples_alike_and_chance_is_the_test_splits(fit_a
     result = common.fit(nn.Linear(1, 1), replace(task, **told), loss_fn, HP, fit_args, tmp_path)
     assert result["chance"] == 0.75 and result["test_acc"] == 0.25  # 32 of 128
     assert lines_of(tmp_path / "log.jsonl")[0]["val"] == pytest.approx({"loss": 20 / 64, "acc": 20 / 64})
+
+
+def denormal_halves():
+    """Whether denormal numbers survive a product, for the first and the second half of a tensor that is long
+    enough for two threads."""
+    bits = torch.full((1 << 20,), 0x1000, dtype=torch.int32)  # a thread that flushes makes no such floats
+    return [bool(half.any()) for half in bits.view(torch.float32).mul(1).view(torch.int32).chunk(2)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="one thread alone can be set")
+def test_fit_flushes_denormals_on_every_thread_and_only_inside(fit_args, tmp_path):
+    """The second thread lives before fit is called, as after data were made: it inherits nothing then."""
+    before, seen, model = torch.get_num_threads(), {}, nn.Linear(1, 1)
+
+    def loss_fn(model, batch):
+        seen.setdefault(model.training, denormal_halves())
+        return model.bias.sum(), {"acc": (torch.ones(()), 1)}
+
+    torch.set_num_threads(2)
+    try:
+        assert denormal_halves() == [True, True]
+        torch.set_flush_denormal(True)
+        assert denormal_halves() == [False, True]  # torch's own function is for one thread
+        torch.set_flush_denormal(False)
+        common.fit(model, text(8), loss_fn, HP, fit_args, tmp_path)
+        assert seen == {True: [False, False], False: [False, False]}
+        assert denormal_halves() == [True, True]
+        with common.flushed_denormals():
+            with common.flushed_denormals():
+                pass
+            assert denormal_halves() == [False, False]  # a caller's own setting stays
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
 
 
 def test_fit_tells_the_schedule_of_every_step_and_of_the_training_loss(fit_args, tmp_path):
