@@ -54,6 +54,13 @@ SHAPES |= {
 MINI_LENGTHS = dict(listops=96, text=256, retrieval=256, image=256, scifar=768, pathfinder=256)
 TITLES = dict(listops="ListOps", text="Text", retrieval="Retrieval", image="Image", scifar="sCIFAR")
 TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  # of tables and figures
+# Of each task the rule without a network that its full-size tables show: what its record has.
+FLOORS = {
+    "text": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}},
+    "image": {"exp": "patches", "cell": {"patch": "6x6", "centres": 1600, "pool": "quarters"}},
+    "pathfinder": {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "quarters"}},
+    "listops": {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "guessed"}},
+}
 SHORT_TITLES = TITLES | dict(
     listops="List.", retrieval="Retr.", pathfinder="Pathf."
 )  # of tables with many columns

@@ -144,7 +144,7 @@ def report(args):
     """Ours beside the paper's, and the figure."""
     records.report(
         args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
-        short=data.SHORT_TITLES, leads=[("K=31", "K=5"), ("K=7", "K=5")],
+        short=data.SHORT_TITLES, floors=data.FLOORS, leads=[("K=31", "K=5"), ("K=7", "K=5")],
     )  # fmt: skip
     if args.report and not args.mini:
         plot(args)

@@ -843,6 +843,8 @@ def print_papers(both, names):
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(records.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[in_short(row), *values] for row, *values in lines if any(values)]
+            rules = {task: records.floor_of(records.published(), task, data.FLOORS) for task in shown}
+            lines += records.floor_lines(shown, rules)
             records.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():

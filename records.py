@@ -712,9 +712,7 @@ def print_papers(rest, tasks, short, paper, rules):
     places = [tasks.index(task) for task in rest] + [len(tasks)]
     lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
     lines = [line for line in lines if any(line[1:])]
-    if any(rules.get(task) for task in rest):
-        found = [f"{100 * mean_and_error(rules[task])[0]:.2f}" if rules.get(task) else "" for task in rest]
-        lines.append(["no network, ours", *found, ""])
+    lines += [[*line, ""] for line in floor_lines(rest, rules)]
     print("Not run at full size, the paper's numbers:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
@@ -743,6 +741,12 @@ def floor_of(ours, task, floors):
     """The records of the rule that stands for "no network" on a task; [] without one."""
     wanted = {"task": task, "tier": "paper", "changes": {}} | floors.get(task, {})
     return [r for r in ours if task in floors and wanted.items() <= r.items()][:1]
+
+
+def floor_lines(tasks, rules):
+    """The line of a table with a column a task that has the rules without a network: one or none."""
+    found = [f"{100 * mean_and_error(rules[task])[0]:.2f}" if rules.get(task) else "" for task in tasks]
+    return [["no network, ours", *found]] if any(found) else []
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):

@@ -1,0 +1,97 @@
+"""What does a rule of short range know, at full size, without a network? README's first table and picture.
+
+    python floors.py            the table, from this repository's records
+    python floors.py --write    and the picture, results/figures/floors.png
+
+A row is one rule of exp_ngrams.py, exp_patches.py or exp_listops.py; data.FLOORS says which. Beside it stands
+what the tables of both papers print: LRA's own eleven Transformers, S4, and the best of all their models. A
+floor says what is enough for an accuracy. It does not say what a network does.
+"""
+
+import argparse
+from pathlib import Path
+
+import data
+import exp_spt
+import records
+import rule
+from exp_ngrams import COLUMNS, TRANSFORMERS
+
+FIGURE = Path(__file__).parent / "results" / "figures" / "floors.png"
+RULES = {  # of each task: the rule in words, and what it sees of an input
+    "text": ("linear model of pieces of 6 bytes", "6 bytes"),
+    "image": ("linear model of patches of 6 x 6 pixels", "6 x 6 pixels"),
+    "listops": ("root exact, a long argument guessed by its operation", "root and arguments"),
+    "pathfinder": ("linear model of patches of 6 x 6 pixels", "6 x 6 pixels"),
+}
+HEADER = ["task", "rule without a network", "accuracy", "LRA's Transformers", "S4", "best of both papers"]
+
+
+def published(task):
+    """Accuracies in percent that the papers print: (LRA's Transformers (11,), S4, the best of all tables)."""
+    at = COLUMNS.index(task)
+    best = [records.paper_number(table, row, tasks, task)
+            for table, tasks in rule.TABLES.values() if task in tasks for row in table]  # fmt: skip
+    s4 = records.paper_number(exp_spt.PAPER, "S4, from scratch", exp_spt.TASKS, task)
+    return [row[at] for row in TRANSFORMERS.values()], s4, max(x for x in best if isinstance(x, float))
+
+
+def floors():
+    """{task: the record of its rule}, in the order of RULES; a task without one is left out."""
+    found = {task: records.floor_of(records.published(), task, data.FLOORS) for task in RULES}
+    return {task: group[0] for task, group in found.items() if group}
+
+
+def table(found):
+    """The table as Markdown."""
+    rows = []
+    for task, record in found.items():
+        band, s4, best = published(task)
+        accuracy, error = (100 * value for value in records.mean_and_error([record]))
+        numbers = (
+            f"{accuracy:.1f} ± {error:.1f}",
+            f"{min(band):.2f} to {max(band):.2f}",
+            f"{s4:.2f}",
+            f"{best:.2f}",
+        )
+        rows.append([data.TITLES[task], RULES[task][0], *numbers])
+    return records.markdown(HEADER, rows)
+
+
+def plot(found, path):
+    """A line a task: chance, LRA's own Transformers as a band, the rule, S4, and the papers' best."""
+    figure, (axis,) = records.panels(
+        ["What short range knows: a rule without a network, full size"], (8, 3.4)
+    )
+    for y, (task, record) in enumerate(found.items()):
+        band, s4, best = published(task)
+        rule_accuracy = 100 * record["test_acc"]
+        style = dict(markersize=9, linestyle="none", zorder=3)
+        axis.barh(y, max(band) - min(band), left=min(band), height=0.5, color="0.85",
+                  label="LRA's own eleven Transformers")  # fmt: skip
+        axis.plot(100 * record["chance"], y, "|", color="0.3", markersize=14, label="chance", zorder=3)
+        axis.plot(s4, y, "s", color=records.BLUE, label="S4", **style)
+        axis.plot(best, y, "D", color=records.GREEN, label="best of both papers", **style)
+        axis.plot(rule_accuracy, y, "o", color=records.ORANGE, label="a rule without a network", **style)
+        words = f"{rule_accuracy:.1f}: {RULES[task][0]}"
+        axis.annotate(words, (rule_accuracy, y), (0, 11), textcoords="offset points", ha="center", fontsize=8)
+    axis.set_yticks(range(len(found)), [data.TITLES[task] for task in found])
+    axis.set(xlim=(0, 100), ylim=(len(found) - 0.4, -0.6), xlabel="test accuracy (%)")
+    records.legend_below(figure, [axis])
+    records.save_figure(figure, path)
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="draw results/figures/floors.png as well")
+    args = parser.parse_args(argv)
+    found = floors()
+    print(table(found))
+    if args.write:
+        plot(found, FIGURE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""floors.py: the table and the picture of README, against numbers typed from the papers.
+
+pytest tests/test_floors.py
+"""
+
+import pytest
+
+import data
+import floors
+import records
+
+PAPERS = {  # LRA's Transformers from, to; S4; the best of A's and B's tables
+    "text": (52.98, 65.90, 86.82, 91.02),
+    "image": (38.07, 44.24, 88.65, 90.44),
+    "listops": (15.82, 37.27, 59.60, 63.14),
+    "pathfinder": (66.63, 77.05, 94.20, 97.26),
+}
+
+
+@pytest.fixture
+def found(monkeypatch):
+    """One record a task, 0.6, 0.7, ... right of 10,000; and others that must not count."""
+    lines = []
+    for i, task in enumerate(PAPERS):
+        line = {"task": task, "tier": "paper", "changes": {}, "row": task, "chance": 0.1, "run": str(i)}
+        line |= data.FLOORS[task] | {
+            "test_acc": 0.6 + i / 10,
+            "data": {"counts": {"test": 10_000}},
+            "seed": 0,
+        }
+        lines += [
+            line | {"tier": "mini", "test_acc": 0.1},
+            line | {"changes": {"limit": 9}, "test_acc": 0.1},
+            line,
+        ]
+        lines += [line | {"cell": {"n": 1}, "test_acc": 0.1}]
+    monkeypatch.setattr(records, "published", lambda: lines)
+    return floors.floors()
+
+
+@pytest.mark.parametrize("task", PAPERS)
+def test_the_papers_numbers(task):
+    band, s4, best = floors.published(task)
+    assert len(band) == 11 and (min(band), max(band), s4, best) == PAPERS[task]
+
+
+def test_the_table_has_the_accuracy_of_each_rule(found):
+    """By hand: sqrt(.6 * .4 / 10,000) = .49 points."""
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in floors.table(found).splitlines()]
+    assert lines[2][2:] == ["60.0 ± 0.5", "52.98 to 65.90", "86.82", "91.02"]
+    assert [line[2][:4] for line in lines[2:]] == ["60.0", "70.0", "80.0", "90.0"]
+
+
+def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
+    floors.plot(found, tmp_path / "x.png")
+    axis = drawn[0].axes[0]
+    dots = {}
+    for line in axis.lines:
+        label = line.get_label()
+        dots.setdefault(label, []).append((line.get_xdata()[0], line.get_ydata()[0]))
+    for y, (low, high, s4, best) in enumerate(PAPERS.values()):
+        assert dots["a rule without a network"][y] == (pytest.approx(60 + 10 * y), y)
+        assert dots["S4"][y] == (s4, y) and dots["best of both papers"][y] == (best, y)
+        bar = axis.patches[y]
+        assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
+    assert [label.get_text() for label in axis.get_yticklabels()] == [data.TITLES[task] for task in PAPERS]
