@@ -1355,7 +1355,12 @@ class SequenceModel(nn.Module):
         input_channels=2, position="none", max_length=None, final_norm=None, head="linear", pair="[x;y]",
         denoise_outputs=None, embedding_std=None, embedding_dropout=0.0, **block_args,
     ):  # fmt: skip
-        given = {k: v for k, v in locals().items() if k not in ("self", "__class__", "block_args")}
+        given = dict(
+            block=block, depth=depth, d_model=d_model, vocab=vocab, classes=classes, docs=docs,
+            denoise=denoise, pooling=pooling, input=input, input_channels=input_channels, position=position,
+            max_length=max_length, final_norm=final_norm, head=head, pair=pair,
+            denoise_outputs=denoise_outputs, embedding_std=embedding_std, embedding_dropout=embedding_dropout,
+        )  # fmt: skip
         super().__init__()
         self.arguments = given | block_args  # SequenceModel(**arguments): best.pt carries them
         for name, choices in CHOICES.items():
