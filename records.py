@@ -23,6 +23,7 @@ import shlex
 import statistics
 import sys
 import textwrap
+from itertools import pairwise
 from pathlib import Path
 
 import numpy
@@ -900,7 +901,9 @@ def legend_below(figure, axes):
     handles = {}
     for axis in axes:
         handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
+    fits = int(13 * figure.get_figwidth() / (6 + max(map(len, handles))))  # by the longest name
+    style = dict(loc="outside lower center", ncols=max(1, min(4, fits)), frameon=False)
+    figure.legend(handles.values(), handles.keys(), **style)
 
 
 def save_figure(figure, path):
@@ -911,9 +914,10 @@ def save_figure(figure, path):
     print(f"figure: {path}")
 
 
-def plot_curves(runs, path):
+def plot_curves(runs, path, paper=None):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
-    (thin). Runs that differ by the seed alone are one line, their mean."""
+    (thin). Runs that differ by the seed alone are one line, their mean. paper: a test accuracy in percent, or
+    None."""
     logged, lines = curves(), {}
     known = published() + newest({run.parent / "results.jsonl" for run in runs})
     known = {r["run"]: r for r in known}
@@ -922,14 +926,23 @@ def plot_curves(runs, path):
         recipe = json.dumps([row_key(record), record["hp"]]) if record else run.name
         curve = curve_of(run, logged)
         _, seeds = lines.setdefault((recipe, len(curve)), (record and label_of(record) or run.name, []))
-        seeds.append([(line["step"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve])
+        drops = [before["step"] for before, line in pairwise(curve) if line["lr"] < before["lr"]]
+        accuracies = [(line["step"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
+        seeds.append((accuracies, drops[-1] if drops else math.nan))
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
     for i, (label, seeds) in enumerate(lines.values()):
-        (steps, val, train), n = numpy.mean(seeds, 0).T, len(seeds)
-        error = numpy.std(seeds, 0, ddof=1)[:, 1] / n**0.5 if n > 1 else None
+        accuracies, drops = zip(*seeds)
+        (steps, val, train), n = numpy.mean(accuracies, 0).T, len(seeds)
+        error = numpy.std(accuracies, 0, ddof=1)[:, 1] / n**0.5 if n > 1 else None
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=f"C{i}", label=f"{label} (n = {n})")
         axis.plot(steps, train, color=f"C{i}", linewidth=0.7)
-    axis.set(xlabel="step", ylabel="accuracy (%)", title="validation; thin: training")
+        axis.axvline(numpy.mean(drops), color=f"C{i}", linewidth=1, linestyle=":")
+    if paper is not None:
+        axis.axhline(
+            paper, color="0.3", linestyle="--", linewidth=1, label=f"the paper, on test: {paper:.2f}"
+        )
+    title = "validation; thin: training; dotted: the learning rate falls for the last time"
+    axis.set(xlabel="step", ylabel="accuracy (%)", title=title)
     axis.grid(alpha=0.3)
     legend_below(figure, [axis])
     save_figure(figure, path)
@@ -962,10 +975,11 @@ def main(argv=None):
     )
     what = "folders of runs, or names of runs in results/curves"
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help=what)
+    parser.add_argument("--paper", type=float, metavar="N", help="draw the paper's test accuracy, N %%")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
     args = parser.parse_args(argv)
     with common.exit_cleanly():
-        plot_curves(args.plot, args.out / "curves.png")
+        plot_curves(args.plot, args.out / "curves.png", args.paper)
 
 
 if __name__ == "__main__":

@@ -592,18 +592,20 @@ def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
     (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, recipes)))
     for run, val in zip(runs, (0.5, 0.7, 0.9, 0.8)):
         run.mkdir()
-        lines = [{"step": step, "train": {"acc": 0.25}, "val": {"acc": val}} for step in (3, 6)]
+        lines = [dict(step=step, lr=9 - step, train={"acc": 0.25}, val={"acc": val}) for step in (3, 6)]
         (run / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "curves").mkdir()
-    curve = json.dumps({"run": "ours", "curve": [dict(step=9, train={"acc": 0.5}, val={"acc": 0.75})]})
+    curve = json.dumps({"run": "ours", "curve": [dict(step=9, lr=1, train={"acc": 0.5}, val={"acc": 0.75})]})
     (tmp_path / "curves" / "locality.jsonl").write_text(curve)
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
-    records.main(["--plot", *map(str, runs), "ours", "--out", str(tmp_path)])
+    records.main(["--plot", *map(str, runs), "ours", "--paper", "88.96", "--out", str(tmp_path)])
     axis = drawn[0].axes[0]
     lines = [line.get_xydata().tolist() for line in axis.lines if line.get_linestyle() != "None"]
     means = [[[3, n], [6, n]] for n in (60, 90, 80)]
-    assert lines[1] == [[3, 25], [6, 25]] and lines[::2] == [*means, [[9, 75]]]
+    assert lines[1] == [[3, 25], [6, 25]] and lines[:-1:3] == [*means, [[9, 75]]]
+    assert [x for (x, _), _ in lines[2:9:3]] == [3, 3, 3]  # where the rate falls for the last time
+    assert [y for _, y in lines[-1]] == [88.96, 88.96]
     bars = axis.containers[0].lines[2][0].get_segments()
     assert numpy.allclose(bars, [[[3, 50], [3, 70]], [[6, 50], [6, 70]]])
     assert exit_code(records.main, "--plot", tmp_path / "none", "--out", tmp_path) == 2
