@@ -340,8 +340,9 @@ def worth(record):
     text += f" ({min(band):.2f} to {max(band):.2f})"
     convolutions = convolutions_of(record["task"])
     names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < accuracy]
-    ahead = f"and than paper A's convolutions with {', '.join(names)}" if names else "and than none"
-    return f"{text}, {ahead}{'' if names else ' of paper A' + chr(39) + 's convolutions'}."
+    return (
+        f"{text}, and than {'those with ' + ', '.join(names) if names else 'none'} of paper A's convolutions."
+    )
 
 
 def transformers(task):
@@ -357,6 +358,7 @@ def convolutions_of(task):
 
 COLOURS = {"all": records.BLUE, "quarters": records.ORANGE}
 MARKS = "os^Dv"  # of the numbers of centres
+TICKS = (5, 10, 25, 50, 100, 200, 400)
 
 
 def plot(found, path):
@@ -367,16 +369,16 @@ def plot(found, path):
     figure, axes = records.panels([title_of(group[0]) for group in groups.values()], size=(6, 4.2), columns=2)
     for (task, group), axis in zip(groups.items(), axes):
         for (pool, centres), line in lines_of(group).items():
-            look = dict(color=COLOURS[pool], markerfacecolor="white" if centres == numbers[-1] else None)
+            look = dict(color=COLOURS[pool], markerfacecolor="white" if centres > numbers[0] else None)
             mark = MARKS[numbers.index(centres) % len(MARKS)]
             records.errorbars(
                 axis, list(line), list(line.values()), fmt=f"{mark}-", zorder=3, **look,
                 label=f"patches, {centres:,} centres, {pool}",
             )  # fmt: skip
-        for patch, group_of in records.grouped(group, lambda r: r["cell"]["patch"]).items():
-            top = max(100 * r["test_acc"] for r in group_of)
-            place = dict(textcoords="offset points", ha="center", va="bottom", fontsize=8)
-            axis.annotate(patch, (span(patch), top), (0, 7), color="0.3", **place)
+        names = dict(textcoords="offset points", ha="center")
+        for patch, same in records.grouped(group, lambda r: r["cell"]["patch"]).items():
+            low = span(patch), min(100 * r["test_acc"] for r in same)
+            axis.annotate(patch, low, (0, -8), color="0.3", va="top", fontsize=8, **names)
         if task in COLUMNS:
             band, convolutions = transformers(task), convolutions_of(task)
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
@@ -384,13 +386,12 @@ def plot(found, path):
             look = dict(color=records.GREEN, linewidth=1, label="paper A's convolutions, Table 1")
             axis.plot(x, convolutions.values(), "x--", **look)
             for kernel, at in zip(convolutions, x):
-                place = dict(textcoords="offset points", ha="center", va="top", fontsize=7)
-                axis.annotate(
-                    f"K={kernel}", (at, convolutions[kernel]), (0, -6), color=records.GREEN, **place
-                )
+                place = at, convolutions[kernel]
+                axis.annotate(f"K={kernel}", place, (0, 6), color=records.GREEN, fontsize=7, **names)
         axis.axhline(100 * group[0]["chance"], color=records.GREY, linestyle=":", label="chance")
         axis.set(xscale="log", xlabel="positions from the first pixel seen to the last")
-        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.set_xticks(TICKS, map(str, TICKS))
+        axis.minorticks_off()
         axis.margins(y=0.12)
     axes[0].set_ylabel("test accuracy (%)")
     records.legend_below(figure, axes)
