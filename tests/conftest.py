@@ -22,7 +22,7 @@ import data
 torch.set_num_threads(1)
 # Named, so that a script somebody adds does not break the tests.
 SCRIPTS = ("exp_kernels", "exp_listops", "exp_locality", "exp_multitask", "exp_ngrams", "exp_positional")
-SCRIPTS += ("exp_range", "exp_spt")
+SCRIPTS += ("exp_patches", "exp_range", "exp_spt")
 
 # One cell of exp_locality in a fraction of a second: 4 epochs of 2 steps.
 TINY = ("--task", "text", "--kernel", "5", "--smoke", "--limit", "32", "--max-length", "64")
