@@ -25,6 +25,17 @@ def usable_cores():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def scikit_learn():
+    """The module sklearn, with linear_model and cluster. It is imported where it is used, so that all other
+    scripts run without it. Raises UserError where it is not installed."""
+    try:
+        import sklearn.cluster
+        import sklearn.linear_model
+    except ImportError:
+        raise UserError("a rule without a network needs scikit-learn: pip install scikit-learn") from None
+    return sklearn
+
+
 @contextlib.contextmanager
 def making(folder, keep=False):
     """Yields where to make `folder`, which gets its own name at the end, or None where it is there already.
