@@ -1,36 +1,41 @@
 """How far does a linear model get that sees n consecutive symbols, and not where they stand?
 
-    python exp_ngrams.py --task text --n 1 2 3 4 5 6         a minute or two a cell on one CPU core
+    python exp_ngrams.py --task text --n 1 2 3 4 5 6         a few minutes a cell on one CPU core
     python exp_ngrams.py --task text --n 5 6 7 --weights bayes
+    python exp_ngrams.py --task text --unit word --n 2 --weights bayes    words and pairs of words
+    python exp_ngrams.py --task text --n 1 --weights counts --max-length 256 1000     of shorter texts
     python exp_ngrams.py --task text --n 2 --gap 1 2 4 8     two bytes that stand 1, 2, 4, 8 apart
     python exp_ngrams.py --task image --lags "0 1 32"        a pixel, its right and its lower neighbour
     python exp_ngrams.py --task text --n 5 --top 20          what the model has learnt
     python exp_ngrams.py --report                            tables, and two figures in OUT
 
 A document becomes a sparse vector: which n-grams of symbols it has ("presence"), or the square roots of how
-often ("counts"), scaled to length 1. Logistic regression, trained until it has converged, reads the vector.
-So it gets what a task gives to those who see n symbols only. With "bayes" the weight of each n-gram is
-multiplied by its Naive Bayes log ratio (Wang and Manning 2012: "Baselines and Bigrams"), of a class against
-the rest. N-grams of characters are an old idea; here they are a control.
+often ("counts"), scaled to length 1. Logistic regression (scikit-learn's) reads the vector. So it gets what a
+task gives to those who see n symbols only. With "bayes" presence is multiplied by each n-gram's Naive Bayes
+log ratio (Wang and Manning 2012: "Baselines and Bigrams"); of ten classes each has a model, against the rest.
+N-grams of characters are an old idea; here they are a control.
 
 Grey values are read in 8 levels. A position of sCIFAR is one symbol, the levels of its three
 colours. Retrieval: |x1 - x2| and x1 * x2 of the vectors of the two documents.
 """
 
 import argparse
-import math
+import functools
+import hashlib
+import re
 import textwrap
 import time
 import warnings
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch.nn import functional as F
 
 import common
 import data
 import listops
+import machine
 import records
 from exp_locality import TABLE1, TASKS7
 from exp_spt import PAPER
@@ -38,11 +43,11 @@ from exp_spt import PAPER
 TASKS = ("text", "listops", "image", "pathfinder", "retrieval", "scifar")
 GREY = ("image", "pathfinder", "scifar")  # whose symbols are grey values or colours
 LEVELS = 8  # of these
+START = 1 << 60  # the start symbol: no other symbol is this number
+WORD = re.compile(rb"[\w'\x80-\xff]+|[^\w\s'\x80-\xff]")  # a word, or a mark that is no part of one
 WEIGHTS = ("presence", "counts", "bayes")
 PENALTIES = (100, 10, 1, 0.1, 0.01, 0.001, 0.0001)  # of sum(losses) + penalty / 2 * sum(weights^2)
-BOUND = 1e-3  # of the gradient's norm where a fit ends, as a share of that where all weights are 0
-MOST = 1000  # steps of a fit
-TABLE_BITS = {2: 22, 10: 18}  # size of the table of n-grams, by the number of classes
+SOLVER = dict(solver="lbfgs", tol=1e-6, max_iter=5000)  # tol: of the largest slope of the mean loss
 
 # fmt: off
 # Test accuracies in percent. The Transformers are all of LRA's own Table 1 (arXiv 2011.04006): eight stand in
@@ -69,197 +74,167 @@ LATER = {
 
 
 def symbols_of(text, task, cell):
-    """A document (L,) uint8 as the model sees it, int64: cut at the task's length, grey values in levels, the
-    colours of a position as one symbol. Where the cell says so: no digits, a start symbol in front."""
-    text = text[: task.max_length].long()
+    """A document (L,) uint8 as the model sees it, uint64: cut at the task's length, in words, grey values in
+    levels, the colours of a position as one symbol. Where the cell says so: no digits, a start symbol."""
+    text = text[: task.max_length]
     if "digits" in cell:
         text = text[(text < ord("0")) | (text > ord("9"))]
+    if "unit" in cell:
+        text = np.array([number_of(word) for word in WORD.findall(text.tobytes().lower())], np.uint64)
+    text = text.astype(np.uint64)
     if task.name in GREY:
-        colours = (text * LEVELS // 256).view(-1, task.channels)
-        text = (colours * LEVELS ** torch.arange(task.channels)).sum(1)
-    return F.pad(text, (1, 0), value=alphabet(task)) if "start" in cell else text
+        colours = (text * LEVELS // 256).reshape(-1, task.channels)
+        text = (colours * LEVELS ** np.arange(task.channels, dtype=np.uint64)).sum(1)
+    return np.insert(text, 0, START) if "start" in cell else text
 
 
-def alphabet(task):
-    """How many symbols a task has, without the start symbol."""
-    return LEVELS**task.channels if task.name in GREY else task.vocab - task.first_id
+NAMES = {}  # number: word, of all that were met
 
 
-def columns_of(text, lags, symbols, bits):
-    """The column of each n-gram of a document (L,), (max(0, L - max(lags)),): the symbols at the given lags
-    behind each position. `symbols` is how many there are.
+@functools.cache
+def number_of(word):
+    """64 bits of a hash of a word: the same in every process."""
+    number = int.from_bytes(hashlib.blake2b(word, digest_size=8).digest(), "little")
+    NAMES[number] = word.decode(errors="replace")
+    return number
 
-    A table with a place for every n-gram is used where it has at most 2^bits places. In a larger one the
-    n-gram is multiplied and the high bits are its place: these depend on every symbol."""
-    grams = max(0, len(text) - max(lags))
-    column = torch.zeros(grams, dtype=torch.int64)
-    exact = symbols ** len(lags) <= 1 << bits
+
+def keys_of(symbols, lags):
+    """The keys (max(0, L - max(lags)),) uint64 of a document's n-grams: the symbols at the given lags behind
+    each position, mixed to 64 bits. That any two of ten million share
+    a key has a chance of 3 in a million."""
+    grams = max(0, len(symbols) - max(lags))
+    key = np.zeros(grams, np.uint64)
     for lag in lags:
-        symbol = text[lag : lag + grams]
-        column = column * symbols + symbol if exact else mixed(column + symbol + 1)
-    return column if exact else (column >> (64 - bits)) & ((1 << bits) - 1)
+        key = (key + symbols[lag : lag + grams] + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)  # wraps
+        key = (key ^ (key >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)  # both of splitmix64
+    return key
 
 
-def mixed(key):
-    """A one-to-one map of int64 (wraps around) whose high bits depend on all bits of the key."""
-    key = key * -7046029254386353131  # 2^64 divided by the golden ratio, as a signed number
-    return (key ^ (key >> 32)) * -4658895280553007687  # the second constant of splitmix64
+def lags_of(cell):
+    """The lags of each kind of n-gram of a cell: of bytes exactly n, of words and all fewer."""
+    lags = [i * cell.get("gap", 1) for i in range(cell.get("n", 0))]
+    lags = [int(lag) for lag in cell["lags"].split()] if "lags" in cell else lags
+    return [lags[:n] for n in range(1 if "unit" in cell else len(lags), len(lags) + 1)]
 
 
 def documents(task, split, cell):
-    """Yield (symbols, the column of the n-gram at each place) of each document of a split."""
+    """Yield the symbols of each document of a split."""
     tokens, offsets, _ = task.splits[split]
-    symbols, bits = alphabet(task) + ("start" in cell), TABLE_BITS[task.classes]
     for text in tokens.split(offsets.diff().tolist()):
-        text = symbols_of(text, task, cell)
-        yield text, columns_of(text, lags_of(cell), symbols, bits)
+        yield symbols_of(text.numpy(), task, cell)
 
 
-def vectors(task, split, cell):
-    """(columns of the table, values) of each example of a split, columns ascending."""
-    found, size = [], 1 << TABLE_BITS[task.classes]
-    for _, column in documents(task, split, cell):
-        column, count = torch.unique(column, return_counts=True)
-        value = count.sqrt() if cell["weights"] == "counts" else torch.ones(len(count))
-        found.append((column.int(), value / value.norm()))
-    if task.docs == 1:
-        return found
-    return [paired(*pair, size) for pair in zip(found[::2], found[1::2])]
+def counted(task, cell):
+    """({split: (how often each document has each n-gram (documents, known) CSR, all its n-grams (documents,),
+    how many of them differ (documents,))}, the keys (known,) of the n-grams of training, ascending)."""
+    from scipy import sparse
+
+    known, made = None, {}
+    for split in data.SPLITS:
+        each = (
+            np.concatenate([keys_of(x, lags) for lags in lags_of(cell)]) for x in documents(task, split, cell)
+        )
+        found = [np.unique(key, return_counts=True) for key in each]
+        total = np.array([count.sum() for _, count in found])
+        differ = np.array([len(key) for key, _ in found])
+        if known is None:
+            known = np.unique(np.concatenate([key for key, _ in found]))
+        for i, (key, count) in enumerate(found):
+            column = np.searchsorted(known, key).clip(max=len(known) - 1).astype(np.int32)
+            had = known[column] == key
+            found[i] = column[had], count[had].astype(np.float32)
+        edges = np.cumsum([0, *(len(column) for column, _ in found)])
+        column, count = (np.concatenate(part) for part in zip(*found))
+        made[split] = sparse.csr_matrix((count, column, edges), (len(found), len(known))), total, differ
+    return made, known
 
 
-def paired(first, second, size):
-    """|x1 - x2| of two vectors of `size` columns and, in columns behind these, x1 * x2."""
-    (column1, value1), (column2, value2) = first, second
-    column, place = torch.unique(torch.cat([column1, column2]), return_inverse=True)
-    x1 = torch.zeros(len(column)).index_put_((place[: len(column1)],), value1)
-    x2 = torch.zeros(len(column)).index_put_((place[len(column1) :],), value2)
-    both = x1 * x2 > 0
-    return torch.cat([column, column[both] + size]), torch.cat([(x1 - x2).abs(), (x1 * x2)[both]])
+def vectors(counts, total, differ, weights, docs=1):
+    """The vectors (examples, columns) CSR float64 of what `counted` made of one split."""
+    from scipy import sparse
+
+    lengths = np.sqrt(total if weights == "counts" else differ).repeat(np.diff(counts.indptr))
+    values = np.sqrt(counts.data, dtype=float) / lengths if weights == "counts" else 1 / lengths
+    x = with_values(counts, values)
+    if docs == 1:
+        return x
+    return sparse.hstack([abs(x[::2] - x[1::2]), x[::2].multiply(x[1::2])], format="csr")
 
 
-def matrix_of(found, place, columns):
-    """The vectors as rows of a matrix (examples, columns): sparse, or dense where it is narrow. `place` says
-    which column each column of the table is, -1: none, as training does not have it."""
-    column = place[torch.cat([column for column, _ in found])]
-    value, kept = torch.cat([value for _, value in found]), column >= 0
-    edges = torch.tensor([0, *(len(column) for column, _ in found)]).cumsum(0)
-    edges = F.pad(kept.cumsum(0), (1, 0))[edges]
-    matrix = torch.sparse_csr_tensor(edges.int(), column[kept], value[kept], (len(found), columns))
-    return matrix.to_dense() if columns <= 1024 and len(found) * columns < 1 << 28 else matrix
+def with_values(x, values):
+    """A CSR matrix with other values at the places of x."""
+    return type(x)((values, x.indices, x.indptr), x.shape)
 
 
-def log_ratios(transpose, label, classes):
-    """Naive Bayes' log ratios (columns, 1) of class 1 against class 0, or (columns, classes) of each class
+def log_ratios(x, label, classes):
+    """Naive Bayes' log ratios (1, columns) of class 1 against class 0, or (classes, columns) of each class
     against the rest: how often documents of a class have an n-gram, plus one, as a share of all n-grams."""
-    had = 1 + transpose.sign() @ F.one_hot(label, classes).to(transpose.dtype)
-    rest = had.sum(1, keepdim=True) - had
-    ratios = (had / had.sum(0)).log() - (rest / rest.sum(0)).log()
-    return ratios[:, 1:] if classes == 2 else ratios
+    had = 1 + (with_values(x, np.ones_like(x.data)).T @ np.eye(classes)[label]).T
+    rest = had.sum(0) - had
+    ratios = np.log(had / had.sum(1, keepdims=True)) - np.log(rest / rest.sum(1, keepdims=True))
+    return ratios[1:] if classes == 2 else ratios
 
 
 # ------------------------------------------------------------------------------------------ the idea
 
 
-class Product(torch.autograd.Function):
-    """matrix @ weight. torch itself would transpose a sparse matrix for each gradient: here it is given."""
+def fits(x, label, classes, factors, penalties=PENALTIES):
+    """Logistic regression with each penalty in turn: the minimum of sum(losses) + penalty / 2 * sum(inner^2),
+    where weight = factor * inner. Each begins where that before it ended.
 
-    @staticmethod
-    def forward(ctx, weight, matrix, transpose):
-        ctx.transpose = transpose
-        return matrix @ weight
-
-    @staticmethod
-    def backward(ctx, slope):
-        return ctx.transpose @ slope, None, None
-
-
-def both(scores):
-    """Scores (examples, classes). Two classes have one, that of class 1: that of class 0 is 0."""
-    return F.pad(scores, (1, 0)) if scores.shape[1] == 1 else scores
-
-
-def easing(centred, penalty, factor, classes):
-    """For a dense matrix: the map (columns, columns) from z to inner that gives about the same curvature in
-    all directions of z. Columns as alike as the counts of pixels would else take hundreds of steps."""
-    share = factor.square().mean(1).sqrt()
-    covariance = share[:, None] * (centred.T @ centred / len(centred)).double() * share
-    covariance.diagonal().add_(penalty / len(centred) / ((1 - 1 / classes) / classes))
-    return torch.linalg.inv(torch.linalg.cholesky(covariance)).T.to(centred.dtype)
-
-
-def fit(matrix, transpose, label, classes, penalty, factor, begin=None):
-    """Logistic regression by L-BFGS: the minimum of sum(losses) + penalty / 2 * sum(inner^2), where
-    weight = factor * inner -> (weight (columns, scores), bias (scores,), rows of the record, where it ended).
-    It ends where the gradient's norm is BOUND of that where all weights are 0, or after MOST steps: the rows
-    say which. begin: where another fit ended."""
-    n, outputs, kind = len(label), 1 if classes == 2 else classes, dict(dtype=matrix.dtype)
-    mean = (transpose @ torch.full((n, 1), 1 / n, **kind)).T
-    ease = None if matrix.is_sparse_csr else easing(matrix - mean, penalty, factor, classes)
-    z = torch.zeros(matrix.shape[1], outputs, **kind, requires_grad=True)
-    middle = torch.zeros(outputs, **kind, requires_grad=True)  # the scores of the mean of all vectors
-    options = dict(max_iter=10, max_eval=100, tolerance_grad=0, tolerance_change=0, history_size=10)
-    optimizer = torch.optim.LBFGS([z, middle], line_search_fn="strong_wolfe", **options)
-
-    def model():
-        inner = z if ease is None else ease @ z
-        weight = factor * inner
-        return inner, weight, middle - (mean @ weight)[0]
-
-    def closure():
-        inner, weight, bias = model()
-        scores = both(Product.apply(weight, matrix, transpose) + bias)
-        loss = F.cross_entropy(scores, label, reduction="none").sum(dtype=torch.float64)
-        loss = (loss + penalty / 2 * inner.square().sum(dtype=torch.float64)) / n
-        optimizer.zero_grad()
-        loss.backward()
-        return loss
-
-    def norm():
-        return math.hypot(z.grad.norm(), middle.grad.norm())
-
-    loss, steps = closure(), 0
-    at_zero = norm()
-    if begin:
-        z.data, middle.data = (part.detach().clone() for part in begin)
-        loss = closure()
-    while norm() > BOUND * at_zero and steps < MOST:
-        optimizer.step(closure)
-        loss, steps = closure(), steps + 10
-    _, weight, bias = model()
-    rows = {"penalty": penalty, "loss": loss.item(), "gradient": norm() / at_zero, "steps": steps}
-    return weight.detach(), bias.detach(), rows, (z, middle)
+    factors     (1 or classes, columns), one model for each, of a class against the rest; or None: one model
+    yields (penalty, weight (scores, columns), bias (scores,), steps, whether all converged)
+    """
+    sklearn = machine.scikit_learn()
+    rest = factors is not None and classes > 2
+    parts = [
+        (factor, label == c if rest else label)
+        for c, factor in enumerate([None] if factors is None else factors)
+    ]
+    models = [sklearn.linear_model.LogisticRegression(**SOLVER, warm_start=True) for _ in parts]
+    for penalty in penalties:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", sklearn.exceptions.ConvergenceWarning)
+            for model, (factor, target) in zip(models, parts):
+                scaled = x if factor is None else with_values(x, x.data * factor[x.indices])
+                model.set_params(C=1 / penalty).fit(scaled, target)
+        weight = np.concatenate(
+            [model.coef_ if f is None else model.coef_ * f for model, (f, _) in zip(models, parts)]
+        )
+        bias = np.concatenate([model.intercept_ for model in models])
+        yield penalty, weight, bias, max(int(model.n_iter_.max()) for model in models), not caught
 
 
-def learn(task, cell):
+def accuracy(x, label, weight, bias):
+    """Of scores (examples, classes), or of one score, that of class 1."""
+    scores = x @ weight.T + bias
+    return float(np.mean((scores[:, 0] > 0 if len(bias) == 1 else scores.argmax(1)) == label))
+
+
+def learn(task, cell, made, known):
     """Fit with each penalty in turn, strong ones first, until one validates no better than that before it ->
-    of the best: rows of the record, {"weight": (known, scores), "columns": (known,) of the table}."""
-    found = {split: vectors(task, split, cell) for split in data.SPLITS}
-    known = torch.unique(torch.cat([column for column, _ in found["train"]])).long()
-    place = torch.full((2 << TABLE_BITS[task.classes],), -1, dtype=torch.int32)  # twice a table, for pairs
-    place[known] = torch.arange(len(known), dtype=torch.int32)
-    matrix = {split: matrix_of(found.pop(split), place, len(known)) for split in data.SPLITS}
-    transpose = matrix["train"].t()
-    if matrix["train"].is_sparse_csr:
-        transpose = transpose.to_sparse_csr()
-    label, factor = task.train.label, torch.ones(len(known), 1)
-    if cell["weights"] == "bayes":
-        factor = log_ratios(transpose, label, task.classes)
-    best, tried, end = {"val_acc": -1}, {}, None
-    for penalty in PENALTIES:
-        weight, bias, got, end = fit(matrix["train"], transpose, label, task.classes, penalty, factor, end)
-        for split, x in matrix.items():
-            right = both(x @ weight + bias).argmax(1) == task.splits[split].label
-            got[f"{split}_acc"] = right.double().mean().item()
+    of the best: rows of the record, {"weight": (scores, columns), "keys": (known,)} as tensors."""
+    x = {split: vectors(*parts, cell["weights"], task.docs) for split, parts in made.items()}
+    label = {split: task.splits[split].label.numpy() for split in x}
+    bayes = cell["weights"] == "bayes"
+    factors = log_ratios(x["train"], label["train"], task.classes) if bayes else None
+    best, tried = {"val_acc": -1}, {}
+    for penalty, weight, bias, steps, converged in fits(x["train"], label["train"], task.classes, factors):
+        got = {"penalty": penalty, "steps": steps, "converged": converged}
+        got |= {f"{split}_acc": accuracy(x[split], label[split], weight, bias) for split in x}
         tried[str(penalty)] = round(got["val_acc"], 4)
-        scores = f"val {got['val_acc']:.2%}, train {got['train_acc']:.2%}"
-        how = f"{got['steps']} steps, gradient {got['gradient']:.1e} of that at 0 (bound {BOUND:g})"
-        print(f"  penalty {penalty:g}: {scores}; {how}", flush=True)
+        how = f"{steps} steps" + ("" if converged else ", not converged")
+        print(
+            f"  penalty {penalty:g}: val {got['val_acc']:.2%}, train {got['train_acc']:.2%}; {how}",
+            flush=True,
+        )
         if got["val_acc"] <= best["val_acc"]:
             break
-        best, heaviest = got, weight
-    params = weight.numel() + bias.numel()
+        best, heaviest, params = got, weight, weight.size + bias.size
     best |= {"params": params, "features": len(known), "tried": tried}
-    return best, {"weight": heaviest, "columns": known}
+    state = {"weight": torch.from_numpy(heaviest), "keys": torch.from_numpy(known.view(np.int64))}
+    return best, state
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -267,53 +242,61 @@ def learn(task, cell):
 
 def label_of(cell):
     """The name of a cell's row, e.g. "n=5, bayes" or "lags 0 1 32, counts"."""
-    words = [f"lags {cell['lags']}" if "lags" in cell else f"n={cell['n']}"]
+    words = [cell["unit"] + "s"] if "unit" in cell else []
+    words += [f"lags {cell['lags']}" if "lags" in cell else f"n={cell['n']}"]
     words += [f"gap {cell['gap']}"] if cell.get("gap", 1) > 1 else []
     words += [cell["weights"]] + (["start"] if "start" in cell else [])
     words += ["no digits"] if "digits" in cell else []
+    words += [f"{cell['max_length']:,} bytes"] if "max_length" in cell else []
     return ", ".join(words)
 
 
-def lags_of(cell):
-    if "lags" in cell:
-        return [int(lag) for lag in cell["lags"].split()]
-    return [i * cell["gap"] for i in range(cell["n"])]
-
-
-def run_cell(args, task, cell):
-    """One cell of the table: nothing where it is done; else it ends with its record."""
-    lags = lags_of(cell)
-    hp = {"lags": lags, "weights": cell["weights"], "table_bits": TABLE_BITS[task.classes]}
-    hp |= {"grid": PENALTIES, "bound": BOUND} | ({"levels": LEVELS} if task.name in GREY else {})
+def run_cell(args, task, cell, counts):
+    """One cell of the table: nothing where it is done; else it ends with its record. counts: () -> what
+    `counted` makes, and the seconds and CPU seconds that it took."""
+    hp = {"weights": cell["weights"], "grid": PENALTIES, **SOLVER}
+    hp |= {"levels": LEVELS} if task.name in GREY else {}
     identity = records.make_identity(args, __file__, task, "linear", cell, 0, hp)
     name = records.run_name(identity)
     if not records.is_done(args, __file__, name):
         with records.claim(args, name) as folder:
-            train(args, task, cell, identity, folder)
+            train(args, task, cell, identity, folder, counts)
     if args.top:
         print_top(args, task, cell, args.out / name / "weights.pt")
 
 
-def train(args, task, cell, identity, folder):
+def train(args, task, cell, identity, folder, counts):
     """Fit a cell, keep its weights and append its record."""
-    lags = lags_of(cell)
-    longest = int(max(task.lengths["train"])) // task.channels
-    if max(lags) >= longest:
-        advice = f"its longest document has {longest}; give a smaller --n, --gap or --lags"
-        raise common.UserError(f"{task.name}: the n-gram spans {max(lags) + 1:,} positions, {advice}")
+    longest = int(min(max(task.lengths["train"]), task.max_length)) // task.channels
+    span = max(lags_of(cell)[-1]) + 1
+    if span > longest:
+        advice = f"its longest document has {longest:,}; give a smaller --n, --gap or --lags"
+        raise common.UserError(f"{task.name}: the n-gram spans {span:,} positions, {advice}")
     print(f"\n{folder}\n  {label_of(cell)}: {len(task.train.label):,} examples", flush=True)
-    device, began, cpu_began = torch.device("cpu"), time.monotonic(), time.process_time()
-    common.reset_peak(device)
-    got, state = learn(task, cell)
-    got |= {"seconds": round(time.monotonic() - began, 1), "peak_gb": common.peak_gb(device)}
-    got |= {"cpu_seconds": round(time.process_time() - cpu_began, 1), "device": common.device_name(device)}
+    made, known, *before = counts()
+    device, began = torch.device("cpu"), clocks()
+    got, state = learn(task, cell, made, known)
+    seconds, cpu_seconds = (round(a + b - c, 1) for a, b, c in zip(before, clocks(), began))
+    got |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_gb": common.peak_gb(device)}
     changes = {"limit": args.limit} if args.limit else {}
     line = identity | {"row": label_of(cell), "changes": changes, "run": folder.name}
-    line |= {"tier": records.tier_of(args, changes)} | got
+    line |= {"tier": records.tier_of(args, changes), "device": common.device_name(device)} | got
     line |= {"chance": round(common.chance(task.test), 4), "data": task.source}
     common.save_checkpoint(folder / "weights.pt", state)
-    records.append_record(args.out / "results.jsonl", line | records.where_it_ran(args, __file__))
+    line |= {"sklearn": machine.scikit_learn().__version__} | records.where_it_ran(args, __file__)
+    records.append_record(args.out / "results.jsonl", line)
     print(f"test accuracy {got['test_acc']:.2%} ({got['seconds']:.0f} s); {worth(line)}", flush=True)
+
+
+def clocks():
+    return time.monotonic(), time.process_time()
+
+
+def timed(task, cell):
+    """`counted`, and the seconds and CPU seconds that it took; peak memory counts from here."""
+    common.reset_peak(torch.device("cpu"))
+    began = clocks()
+    return *counted(task, cell), *(b - a for a, b in zip(began, clocks()))
 
 
 def worth(line):
@@ -329,32 +312,41 @@ def worth(line):
 
 
 def print_top(args, task, cell, path):
-    """Print the heaviest n-grams of each class; of n-grams that share a column, the one that is met first."""
+    """Print the heaviest n-grams of each class."""
     state = common.load_checkpoint(path, "cpu", remedy="train the cell again with --fresh")
     if state is None:
         raise common.UserError(f"{path} is not there; train the cell again with --fresh, or leave --top out")
-    weight, lags, names = state["weight"], torch.tensor(lags_of(cell)), {}
-    sides = [-weight[:, 0], weight[:, 0]] if task.classes == 2 else weight.T
-    tops = [side.topk(min(args.top, len(side))) for side in sides]
-    wanted = torch.cat([state["columns"][top.indices] for top in tops])
-    for text, column in documents(task, "train", cell):
-        for place in torch.isin(column, wanted).nonzero()[:, 0].tolist():
-            names.setdefault(int(column[place]), text[place + lags].tolist())
-    for number, top in enumerate(tops):
+    weight, keys, names = state["weight"].numpy(), state["keys"].numpy().view(np.uint64), {}
+    sides = np.concatenate([-weight, weight]) if task.classes == 2 else weight
+    tops = [np.argsort(-side, kind="stable")[: args.top] for side in sides]
+    wanted = keys[np.concatenate(tops)]
+    for symbols, lags in product(documents(task, "train", cell), lags_of(cell)):
+        key = keys_of(symbols, lags)
+        for place in np.isin(key, wanted).nonzero()[0]:
+            names.setdefault(int(key[place]), [int(symbols[place + lag]) for lag in lags])
+    words = NAMES if "unit" in cell else {}
+    for number, (top, side) in enumerate(zip(tops, sides)):
         print(f"  class {number}:")
-        for value, index in zip(top.values.tolist(), top.indices.tolist()):
-            print(f"    {value:+.2f}  {readable(task.name, names[int(state['columns'][index])])}")
+        for index in top:
+            print(f"    {side[index]:+.2f}  {readable(task.name, names[int(keys[index])], words)}")
 
 
-def readable(name, gram):
-    """An n-gram for people: bytes as text, operators and digits of ListOps, grey levels."""
-    if name == "text":
+def readable(name, gram, words):
+    """An n-gram for people: words, bytes as text, operators and digits of ListOps, grey levels."""
+    if name == "text" and not words:
         return repr(bytes(symbol for symbol in gram if symbol < 256))
-    words = [*listops.LISTOPS_SYMBOLS, "(start)"] if name == "listops" else range(256)
-    return " ".join(str(words[symbol]) for symbol in gram)
+    words = words or dict(enumerate(listops.LISTOPS_SYMBOLS if name == "listops" else range(256)))
+    return " ".join(str(words.get(symbol, "(start)")) for symbol in gram)
 
 
 # ------------------------------------------------------------------------------------------ the report
+
+WORDS = {"presence": "which occur", "counts": "how often", "bayes": "Naive Bayes weights"}
+STYLES = {"presence": ("o-", records.BLUE), "counts": ("s-", records.GREEN), "bayes": ("^-", records.ORANGE)}
+UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
+MEANING = """presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive
+Bayes weights; start: a symbol in front; words: words and all shorter runs of words. core s: CPU seconds. Your
+runs and this repository's; of a run that both have, yours."""
 
 
 def report(args):
@@ -363,29 +355,21 @@ def report(args):
     wanted = common.chosen(args.task or ["all"], TASKS)
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
     found = [r for r in found if r["exp"] == records.experiment(__file__)]
-    found = [r for r in found if r["tier"] == "mini" or not args.mini]
-    found.sort(
-        key=lambda r: (TASKS.index(r["task"]), records.in_words(r["changes"]), records.naturally(r["row"]))
-    )
+    found = [r for r in found if (r["tier"] == "mini") == args.mini]
+    found.sort(key=lambda r: (TASKS.index(r["task"]), records.naturally(r["row"])))
     if not found:
-        hint = "leave out --mini for full size" if args.mini else "train one first"
-        return print(f"no run yet; {hint}")
-    print("### A linear model of n symbols\n")
-    for group in records.grouped(
-        found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"]))
-    ).values():
+        return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
+    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
+    for group in records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]))).values():
         near = [r for r in group if r["cell"].get("gap", 1) == 1]
-        for part in (near, [r for r in group if r not in near]):
-            if part:
-                print_task(part)
-    print("Your runs and this repository's; of a run that both have, yours. presence: which")
-    print("n-grams occur; counts: square roots of how often; bayes: presence with Naive")
-    print("Bayes weights; start: a symbol in front. penalty: of the weights; core s: of one")
-    print("core.")
-    plain = [r for r in found if r["tier"] == "paper" and "gap" in r["cell"]]
-    plain = [r for r in plain if not {"start", "digits"} & r["cell"].keys()]
+        for part in filter(None, (near, [r for r in group if r not in near])):
+            print_task(part)
+    print(textwrap.fill(MEANING, 80) + "\n")
+    as_published = [r for r in found if not r["changes"]]
+    print(textwrap.fill(sentence(as_published), 80) + "\n")
+    plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
-        name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else [])])
+        name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else []), *["mini"][: args.mini]])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
 
@@ -395,20 +379,31 @@ def print_task(group):
     best, rows = max(group, key=lambda r: r["val_acc"]), []
     for r in group:
         mean, error = records.mean_and_error([r])
-        numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", f"{r['penalty']:g}"]
-        cost = [f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"]
-        rows.append([r["row"], *numbers, *cost])
-    tier = "mini tier" if best["tier"] == "mini" else ""
+        numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}"]
+        rows.append([r["row"], *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
     apart = "symbols that stand a gap apart" if best["cell"].get("gap", 1) > 1 else ""
-    print(", ".join(filter(None, [title_of(best), records.in_words(best["changes"]), tier, apart])) + ":\n")
-    records.show(["", "test ± s.e.", "val %", "penalty", "features", "core s"], rows)
-    if short := [r["row"] for r in group if r["gradient"] > r["hp"]["bound"]]:
+    print(", ".join(filter(None, [title_of(best), records.in_words(best["changes"]), apart])) + ":\n")
+    records.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
+    if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.")
     text = f"Best validation: {best['row']}; {worth(best)}. Chance {100 * best['chance']:.1f}."
-    if best["task"] in COLUMNS:
+    if best["task"] in COLUMNS and best["tier"] == "paper":
         at = COLUMNS.index(best["task"])
         text += " Published: " + ", ".join(f"{name} {row[at]:.2f}" for name, row in LATER.items()) + "."
     print(textwrap.fill(text, 80) + "\n")
+
+
+def sentence(found):
+    """What the best cell of each task has, by validation, beside the best Transformer of LRA's own table."""
+    parts = []
+    for task, group in records.grouped(found, lambda r: r["task"]).items():
+        best = max(group, key=lambda r: r["val_acc"])
+        words = f"{100 * best['test_acc']:.1f} % on {data.TITLES[task]} ({best['row']}"
+        if best["tier"] == "paper" and task in COLUMNS:
+            others = max(row[COLUMNS.index(task)] for row in TRANSFORMERS.values())
+            words += f"; the best of LRA's Transformers {others:.1f}"
+        parts.append(words + ")")
+    return f"So a linear model that sees n symbols at a time has {', '.join(parts)}." if parts else ""
 
 
 def title_of(record):
@@ -416,71 +411,34 @@ def title_of(record):
     return data.TITLES[record["task"]] + marked
 
 
-WORDS = {"presence": "which occur", "counts": "how often", "bayes": "Naive Bayes weights"}
-STYLES = {"presence": ("o-", records.BLUE), "counts": ("s-", records.GREEN), "bayes": ("^-", records.ORANGE)}
-STYLES |= {2: STYLES["presence"], 3: ("s-", records.ORANGE)}
-
-
-def panels(found, columns, x, series, words):
-    """Accuracy against r["cell"][x], a panel a task, a line for each r["cell"][series], named by `words`
-    -> (figure, [(task, axis)])."""
-    groups = records.grouped(found, lambda r: r["task"])
-    columns = min(columns, len(groups))
-    lines = math.ceil(len(groups) / columns)
-    size = dict(figsize=(0.6 + max(6.8, 4.4 * columns), 0.6 + 3.2 * lines), layout="constrained")
-    figure, axes = records.pyplot().subplots(lines, columns, squeeze=False, **size)
-    for axis in axes.flat[len(groups) :]:
-        axis.set_axis_off()
-    for group, axis in zip(groups.values(), axes.flat):
-        for key, (style, colour) in STYLES.items():
-            dots = sorted((r["cell"][x], 100 * r["test_acc"]) for r in group if r["cell"][series] == key)
-            if dots:
-                size = 8 if key == "presence" else 5  # it lies below the others
-                face = "white" if key == "presence" else colour
-                look = dict(color=colour, markersize=size, markerfacecolor=face, label=words[key])
-                axis.plot(*zip(*dots), style, zorder=3, **look)
-        axis.set_ylabel("test accuracy (%)")
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, list(zip(groups, axes.flat))
-
-
-def named_lines(axis, values):
-    """Horizontal lines, {name: y}, named to the right of the panel, where no name covers another."""
-    for value in values.values():
-        axis.axhline(value, color="0.45", linewidth=0.8, linestyle="--", zorder=1)
-    low, high = axis.get_ylim()
-    axis.set_ylim(low, high + (high - low) / 20)
-    y = -math.inf
-    for name, value in sorted(values.items(), key=lambda item: item[1]):
-        y = max(value, y + (high - low) / 20)
-        place = dict(transform=axis.get_yaxis_transform())
-        axis.plot([1, 1.03], [value, y], color="0.45", linewidth=0.6, clip_on=False, **place)
-        axis.text(1.035, y, f"{name}: {value:.1f}", fontsize=8, color="0.3", va="center", **place)
-
-
-UNITS = dict(
-    text="bytes", retrieval="bytes", image="pixels", pathfinder="pixels", scifar="pixels", listops="symbols"
-)
+def draw(axis, group, x, lines):
+    """Accuracy against r["cell"][x], a line for each (records of a group, label, style, colour)."""
+    for chosen, label, style, colour in lines:
+        dots = sorted(filter(chosen, group), key=lambda r: r["cell"][x])
+        if dots:
+            places, look = [r["cell"][x] for r in dots], dict(fmt=style, color=colour, markersize=4)
+            records.errorbars(axis, places, [[r] for r in dots], label=label, **look)
+    axis.set_ylabel("test accuracy (%)")
 
 
 def plot_lengths(found, path):
-    """Accuracy against n; published models as horizontal lines."""
-    figure, axes = panels(found, 2, "n", "weights", WORDS)
-    for task, axis in axes:
-        best = max((r for r in found if r["task"] == task), key=lambda r: r["val_acc"])
-        published = {"chance": 100 * best["chance"]}
-        if task in COLUMNS:
+    """Accuracy against n; LRA's Transformers as a band, later models as lines."""
+    groups = records.grouped(found, lambda r: r["task"])
+    figure, axes = records.panels([title_of(group[0]) for group in groups.values()], columns=2)
+    for (task, group), axis in zip(groups.items(), axes):
+        which = {w: lambda r, w=w: r["cell"]["weights"] == w for w in WEIGHTS}
+        draw(axis, group, "n", [(which[w], WORDS[w], *STYLES[w]) for w in WEIGHTS])
+        axis.axhline(100 * group[0]["chance"], color="black", linestyle=":", linewidth=1, label="chance")
+        if task in COLUMNS and group[0]["tier"] == "paper":
             at = COLUMNS.index(task)
-            published |= {name: row[at] for name, row in LATER.items()}
             band = [row[at] for row in TRANSFORMERS.values()]
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
-        named_lines(axis, published)
-        axis.set_title(title_of(best), fontsize=10, loc="left")
+            for i, (name, row) in enumerate(LATER.items()):
+                dashes = (0, (2 + 3 * i, 2))
+                axis.axhline(row[at], color=f"{0.2 + 0.15 * i}", linestyle=dashes, linewidth=1, label=name)
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_xlabel(f"n consecutive {UNITS[task]}")
-    unit = UNITS[task] if len(axes) == 1 else "symbols"
-    figure.suptitle(f"A linear model of n consecutive {unit}, full size, one run a dot", fontsize=11)
-    records.legend_below(figure, [axis for _, axis in axes])
+        axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
@@ -490,22 +448,21 @@ def plot_gaps(found, path):
     found = [r for r in found if r["cell"]["weights"] == weights.get(r["task"])]
     if not found:
         return
-    words = {n: f"{n} symbols, g apart" for n in (1, 2, 3)}
-    figure, axes = panels(found, len(weights), "gap", "n", words)
-    for task, axis in axes:
-        group = [r for r in found if r["task"] == task]
-        if task == "image":
-            axis.axvline(32, color="0.8", linewidth=0.8, zorder=0)
-            place = dict(transform=axis.get_xaxis_transform(), ha="right", va="top", fontsize=8)
-            axis.text(30.5, 0.99, "one row below", color="0.3", **place)
+    groups = records.grouped(found, lambda r: r["task"])
+    figure, axes = records.panels([f"{title_of(g[0])}, {weights[task]}" for task, g in groups.items()])
+    for (task, group), axis in zip(groups.items(), axes):
+        which = {n: lambda r, n=n: r["cell"]["n"] == n for n in (2, 3)}
+        styles = {2: STYLES["presence"], 3: STYLES["bayes"]}
+        draw(axis, group, "gap", [(which[n], f"{n} symbols, g apart", *styles[n]) for n in which])
         for r in group:
             if r["cell"]["n"] == 1:
-                named_lines(axis, {"one symbol": 100 * r["test_acc"]})
+                axis.axhline(100 * r["test_acc"], color="0.4", linestyle="--", label="one symbol alone")
+        if task == "image":
+            axis.axvline(32, color="0.7", linewidth=1, label="one row below")
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:.0f}")
         axis.set_xlabel("gap g: the symbols stand g positions apart")
-        axis.set_title(f"{title_of(group[0])}, {weights[task]}", fontsize=10, loc="left")
-    records.legend_below(figure, [axis for _, axis in axes])
+    records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
 
@@ -520,7 +477,7 @@ def lags(text):
     return " ".join(map(str, numbers))
 
 
-def main(argv=None):
+def make_parser():
     parser = argparse.ArgumentParser(
         usage="python %(prog)s --task TASK [TASK ...] [flags]", description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -535,6 +492,9 @@ def main(argv=None):
     add("--gap", nargs="+", type=common.positive_int, default=[1], metavar="G",
         help="the symbols stand G positions apart (default 1: consecutive)")
     add("--lags", nargs="+", type=lags, metavar="LAGS", help='instead of --n and --gap, such as "0 1 32"')
+    add("--unit", choices=("byte", "word"), default="byte",
+        help="texts: byte (pieces of exactly n) or word (runs of n and all fewer words)")
+    add("--max-length", nargs="+", type=common.positive_int, metavar="L", help="texts: read L bytes of each")
     add("--start", action="store_true", help="put a start symbol in front of every document")
     add("--no-digits", action="store_true",
         help='texts: take every digit out, so that no rating ("4/10") can be read')
@@ -549,25 +509,47 @@ def main(argv=None):
     add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records (default runs)")
     add("--fresh", action="store_true", help="start over: ignore this cell's record")
     # fmt: on
-    args = common.read_args(parser, argv)
-    warnings.filterwarnings("ignore", "Sparse")  # torch calls its CSR matrices a beta
+    return parser
+
+
+def refuse(args, names):
+    """Raise UserError for flags that do not go together."""
+    for flag, given in (("--no-digits", args.no_digits), ("--unit word", args.unit == "word")):
+        if given and (other := {*names} - {*data.TEXTS}):
+            raise common.UserError(f"{flag} is for text and retrieval, not {', '.join(sorted(other))}")
+    if args.max_length and args.mini:
+        raise common.UserError("--mini has a length of its own (256 bytes of a text); leave --max-length out")
+    if args.top and "retrieval" in names:
+        raise common.UserError("--top reads the n-grams of single documents; leave retrieval out")
+    machine.scikit_learn()  # now, not after the data
+
+
+def run_task(args, name, length):
+    """All cells of a task whose documents are cut at `length` bytes (None: at the task's own)."""
+    how = dict(mini=args.mini, smoke=args.smoke, limit=args.limit, max_length=length)
+    task = data.load(name, args.data_dir, **how)
+    grams = [{"lags": lags} for lags in args.lags or ()]
+    grams = grams or [{"n": n, "gap": gap} for n in args.n for gap in (args.gap if n > 1 else [1])]
+    more = {"unit": "word"} if args.unit == "word" else {}
+    more |= {"start": "yes"} if args.start else {}
+    more |= {"digits": "no"} if args.no_digits else {}
+    more |= {"max_length": length} if length not in (None, data.length(name)) else {}
+    default = ["presence"] if name in data.TEXTS else ["counts"]
+    for gram in grams:
+        counts = functools.cache(functools.partial(timed, task, gram | more))  # once for all weights
+        for weights in common.chosen(args.weights or default, WEIGHTS):
+            run_cell(args, task, gram | {"weights": weights} | more, counts)
+
+
+def main(argv=None):
+    args = common.read_args(make_parser(), argv)
     with common.exit_cleanly():
         if args.report:
             return report(args)
-        grams = [{"lags": lags} for lags in args.lags or ()]
-        grams = grams or [{"n": n, "gap": gap} for n in args.n for gap in (args.gap if n > 1 else [1])]
-        more = {"start": "yes"} if args.start else {}
-        more |= {"digits": "no"} if args.no_digits else {}
         names = common.chosen(args.task, TASKS)
-        if args.no_digits and (other := {*names} - {"text", "retrieval"}):
-            raise common.UserError(f"--no-digits is for text and retrieval, not {', '.join(sorted(other))}")
-        if args.top and "retrieval" in names:
-            raise common.UserError("--top reads the n-grams of single documents; leave retrieval out")
-        for name in names:
-            task = data.load(name, args.data_dir, mini=args.mini, smoke=args.smoke, limit=args.limit)
-            default = ["presence"] if name in ("text", "retrieval") else ["counts"]
-            for gram, weights in product(grams, common.chosen(args.weights or default, WEIGHTS)):
-                run_cell(args, task, gram | {"weights": weights} | more)
+        refuse(args, names)
+        for name, length in product(names, args.max_length or [None]):
+            run_task(args, name, length)
 
 
 if __name__ == "__main__":
