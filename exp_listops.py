@@ -482,13 +482,15 @@ def plot_ranges(groups, tier, path):
         lines = NETWORKS if tier == "paper" else {}
         for (name, value), line in zip(lines.items(), ("-", "--", ":")):
             axis.axhline(value, color="0.4", linewidth=1, linestyle=line, label=f"{name}: {value:.2f}")
-        axis.set_xscale("symlog", base=2, linthresh=2 if rule == "window" else 1)
         sizes = sorted({key[1] for key in groups if key[0] == rule})
+        axis.set_xscale("symlog", base=2, linthresh=2)  # W may be 0
+        axis.set_xlim(min(sizes) - 0.5, 1.4 * max(sizes) + 0.5)
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=7, rotation=45)
         axis.minorticks_off()
         axis.set_xlabel(AXES[rule])
     axes[0].set_ylabel("test accuracy (%)")
-    figure.suptitle(f"ListOps ({records.TIERS[tier]}): how far must a rule see?", fontsize=11)
+    size = "full size" if tier == "paper" else "mini tier"
+    figure.suptitle(f"ListOps, {size}: how far must a rule see?", fontsize=11)
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
 
