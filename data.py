@@ -59,7 +59,7 @@ FLOORS = {
     "text": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}},
     "image": {"exp": "patches", "cell": {"patch": "6x6", "centres": 1600, "pool": "quarters"}},
     "pathfinder": {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "quarters"}},
-    "listops": {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "guessed"}},
+    "listops": {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "known"}},
 }
 SHORT_TITLES = TITLES | dict(
     listops="List.", retrieval="Retr.", pathfinder="Pathf."
