@@ -1,15 +1,24 @@
 """exp_ngrams.py: vectors against plain dicts, the optimum against Newton's. pytest tests/test_ngrams.py"""
 
+import builtins
+import json
 import math
+import re
+import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from conftest import exit_code, lines_of
+from test_figures import dots, record
 
 import data
 import exp_ngrams
 import records
+
+sparse = pytest.importorskip("scipy.sparse")
+pytest.importorskip("sklearn")
 
 
 def task_of(texts, labels, name="text", max_length=4096, parts=(0.5, 0.75)):
@@ -29,125 +38,153 @@ def random_texts(n, alphabet, lengths, seed=0):
     return [torch.randint(97, 97 + alphabet, (size,), generator=draw).tolist() for size in sizes]
 
 
-def table_of(found):
-    """Vectors as {(document, column): value}."""
+def vectors_of(task, split, cell):
+    """[{key of an n-gram: value}] of the documents of a split, and all keys."""
+    made, known = exp_ngrams.counted(task, cell)
+    x = exp_ngrams.vectors(*made[split], cell["weights"])
+    rows = [x[i] for i in range(x.shape[0])]
+    return [dict(zip(known[row.indices].tolist(), row.data.tolist())) for row in rows], known
+
+
+def key_of(gram):
+    """keys_of once more, modulo 2^64 in Python."""
+    key = 0
+    for symbol in gram:
+        key = (key + symbol + 1) * 0x9E3779B97F4A7C15 % 2**64
+        key = (key ^ key >> 32) * 0xBF58476D1CE4E5B9 % 2**64
+    return key
+
+
+def plain_vectors(found, kept):
+    """[Counter of n-grams] -> {weights: [{key: value}]} of documents; n-grams of `kept` alone have columns."""
+    counts = [{g: math.sqrt(n / sum(had.values())) for g, n in had.items()} for had in found]
+    presence = [{g: 1 / math.sqrt(len(had)) for g in had} for had in found]
     return {
-        (i, c): v for i, (cs, vs) in enumerate(found) for c, v in zip(cs.tolist(), vs.tolist(), strict=True)
+        weights: [{key_of(g): value for g, value in row.items() if g in kept} for row in rows]
+        for weights, rows in (("counts", counts), ("presence", presence))
     }
 
 
 @pytest.mark.parametrize("lags", [[0], [0, 1], [0, 1, 2, 3, 4], [0, 3, 6], [0, 1, 32]])
-def test_vectors_are_those_of_a_plain_dict(lags, monkeypatch):
-    """Cut at 40 symbols, some documents shorter than the n-gram. Hashed to 2^12 places: the dict's n-grams by
-    Python's own whole numbers, and collisions are counted."""
-    bits = 12
-    monkeypatch.setitem(exp_ngrams.TABLE_BITS, 2, bits)
-    texts = random_texts(40, 4, (1, 60))
-    task = task_of(texts, [i % 2 for i in range(40)], max_length=40)
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_vectors_are_those_of_a_plain_dict(lags, split):
+    """Cut at 40 symbols, some documents shorter than the n-gram. Lengths count n-grams training has not."""
+    texts = random_texts(80, 6, (1, 60))
+    task = task_of(texts, [i % 2 for i in range(80)], max_length=40)
 
-    def place(gram):
-        """columns_of and mixed once more, modulo 2^64 in Python."""
-        if 256 ** len(gram) <= 1 << bits:
-            return sum(symbol * 256**i for i, symbol in enumerate(reversed(gram)))
-        key = 0
-        for symbol in gram:
-            key = (key + symbol + 1) * 0x9E3779B97F4A7C15 % 2**64
-            signed = key - 2**64 if key >> 63 else key
-            key = (key ^ (signed >> 32) % 2**64) * 0xBF58476D1CE4E5B9 % 2**64
-        return key >> (64 - bits)
+    def grams(part):
+        cut = [text[:40] for text in part]
+        return [
+            Counter(tuple(text[j + lag] for lag in lags) for j in range(len(text) - max(lags)))
+            for text in cut
+        ]
 
-    counts, presence, grams = {}, {}, set()
-    for i, text in enumerate(text[:40] for text in texts[:20]):
-        found = [tuple(text[j + lag] for lag in lags) for j in range(len(text) - max(lags))]
-        grams.update(found)
-        had = Counter(map(place, found))
-        counts |= {(i, column): math.sqrt(n / len(found)) for column, n in had.items()}
-        presence |= {(i, column): 1 / math.sqrt(len(had)) for column in had}
-    for weights, wanted in (("counts", counts), ("presence", presence)):
+    kept = set().union(*grams(texts[:40]))
+    wanted = plain_vectors(grams(texts[:40] if split == "train" else texts[60:]), kept)
+    for weights in wanted:
         cell = {"lags": " ".join(map(str, lags)), "weights": weights}
-        assert table_of(exp_ngrams.vectors(task, "train", cell)) == pytest.approx(wanted)
-    collisions = len(grams) - len({place(gram) for gram in grams})
-    expected = len(grams) - 2**bits * (1 - (1 - 2**-bits) ** len(grams))
-    assert collisions <= expected + 4 * math.sqrt(expected) + 1
+        found, known = vectors_of(task, split, cell)
+        assert found == [pytest.approx(row) for row in wanted[weights]]
+        assert known.tolist() == sorted(map(key_of, kept))
+
+
+def test_words_are_words_and_all_shorter_runs_of_them():
+    """Against a plain dict of tuples of words; marks are words, cases and spaces do not count."""
+    texts = [b"It's GOOD, good  fun!", b"no fun; caf\xc3\xa9", b"good"] * 8
+    words = ["it's good , good fun !", "no fun ; caf\u00e9", "good"] * 8
+    task = task_of([list(text) for text in texts], [0, 1] * 12)
+    found, known = vectors_of(task, "train", {"unit": "word", "n": 2, "gap": 1, "weights": "counts"})
+    runs = []
+    for text in words[:12]:
+        each = [exp_ngrams.number_of(word.encode()) for word in text.split()]
+        runs.append(Counter([(word,) for word in each] + list(zip(each, each[1:]))))
+    assert found == [pytest.approx(row) for row in plain_vectors(runs, set().union(*runs))["counts"]]
+    assert len(known) == (5 + 5) + (3 + 3)  # new words and pairs of the first text and of the second
 
 
 @pytest.mark.parametrize("name, text, cell, wanted", [
     ("image", [0, 31, 32, 255, 64, 128, 200, 7], {}, [0, 0, 1, 7, 2, 4, 6, 0]),
     ("scifar", [0, 32, 64, 255, 0, 0], {}, [0 + 1 * 8 + 2 * 64, 7]),
-    ("listops", [1, 2, 3, 4, 5], {"start": "yes"}, [15, 1, 2, 3, 4]),
+    ("listops", [1, 2, 3, 4, 5], {"start": "yes"}, [exp_ngrams.START, 1, 2, 3, 4]),
     ("text", [*b"/a 4/10:"], {"digits": "no"}, [*b"/a /:"]),
 ])  # fmt: skip
 def test_grey_levels_colours_digits_and_the_start_symbol(name, text, cell, wanted):
     """And a text is cut before the start symbol stands in front."""
     task = task_of([text] * 8, [0, 1] * 4, name, max_length=4 if cell.get("start") else 8)
-    assert exp_ngrams.symbols_of(torch.tensor(text, dtype=torch.uint8), task, cell).tolist() == wanted
+    assert exp_ngrams.symbols_of(np.array(text, np.uint8), task, cell).tolist() == wanted
 
 
-def newton(x, label, classes, penalty, factor):
-    """The same minimum by Newton's method in float64, all in one vector -> (loss, weights)."""
+def newton(x, label, classes, penalty):
+    """The same minimum by Newton's method in float64, all in one vector -> weights (columns, scores)."""
     outputs = 1 if classes == 2 else classes
     shape = x.shape[1] + 1, outputs
 
     def loss_of(flat):
         inner, bias = flat.view(shape)[:-1], flat.view(shape)[-1]
-        scores = x @ (factor * inner) + bias
+        scores = x @ inner + bias
         if outputs == 1:
             scores = torch.cat([torch.zeros_like(scores), scores], 1)
         losses = torch.nn.functional.cross_entropy(scores, label, reduction="sum")
-        return (losses + penalty / 2 * inner.square().sum()) / len(label)
+        return losses + penalty / 2 * inner.square().sum()
 
     flat = torch.zeros(shape[0] * outputs, dtype=torch.float64)
     for _ in range(30):
         gradient = torch.func.grad(loss_of)(flat)
         # With a score for each class their common bias is free: lstsq leaves it alone.
         flat = flat - torch.linalg.lstsq(torch.func.hessian(loss_of)(flat), gradient, driver="gelsd").solution
-    return float(loss_of(flat)), flat.view(shape)[:-1]
+    return flat.view(shape)
 
 
-@pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_optimum_is_newtons(sparse, classes, weighted, monkeypatch):
-    """Loss to 1e-8, the gradient below the bound; from zeros and from another penalty."""
-    monkeypatch.setattr(exp_ngrams, "BOUND", 1e-6)
+def test_the_optimum_is_newtons_from_both_starts(classes, weighted):
+    """Weights and biases, from zeros and from another penalty; weighted, each class of three has a model."""
     draw = torch.Generator().manual_seed(1)
     x = torch.rand(60, 5, generator=draw, dtype=torch.float64)
     x = x * (torch.rand(60, 5, generator=draw) < 0.6)
-    label = torch.randint(classes, (60,), generator=draw)
-    factor = torch.ones(5, 1, dtype=torch.float64)
+    label, factors = torch.randint(classes, (60,), generator=draw), None
+    wanted = newton(x, label, classes, 0.3).T.numpy()
     if weighted:
-        factor = torch.randn(5, 1 if classes == 2 else classes, generator=draw, dtype=torch.float64)
-    matrix, transpose = (x.to_sparse_csr(), x.T.to_sparse_csr()) if sparse else (x, x.T)
-    loss, inner = newton(x, label, classes, 0.3, factor)
-    begin = exp_ngrams.fit(matrix, transpose, label, classes, 5.0, factor)[-1]
-    for start in (None, begin):
-        weight, _, rows, _ = exp_ngrams.fit(matrix, transpose, label, classes, 0.3, factor, start)
-        assert rows["loss"] == pytest.approx(loss, abs=1e-8) and rows["gradient"] < 1e-6
-        torch.testing.assert_close(weight, factor * inner, atol=1e-4, rtol=0)
+        factors = torch.randn(1 if classes == 2 else classes, 5, generator=draw, dtype=torch.float64)
+        sides = [label] if classes == 2 else [(label == c).long() for c in range(classes)]
+        wanted = torch.cat([
+            newton(x * factor, side, 2, 0.3).T * torch.cat([factor, torch.ones(1)])
+            for factor, side in zip(factors, sides)
+        ]).numpy()  # fmt: skip
+        factors = factors.numpy()
+    matrix, ends = sparse.csr_matrix(x.numpy()), []
+    for penalties in ([0.3], [5.0, 0.3]):
+        *_, (penalty, weight, bias, _, converged) = exp_ngrams.fits(
+            matrix, label.numpy(), classes, factors, penalties
+        )
+        assert converged and penalty == 0.3
+        np.testing.assert_allclose(weight, wanted[:, :-1], atol=2e-3)
+        bias = bias - bias.mean() if classes == 3 and not weighted else bias
+        np.testing.assert_allclose(bias, wanted[:, -1], atol=2e-3)
+        ends.append(exp_ngrams.accuracy(matrix, label.numpy(), weight, bias))
+    assert ends[0] == ends[1]
+
+
+def test_a_fit_that_is_stopped_says_so(monkeypatch):
+    monkeypatch.setitem(exp_ngrams.SOLVER, "max_iter", 1)
+    x = sparse.csr_matrix(np.random.default_rng(0).random((60, 5)))
+    *_, steps, converged = next(exp_ngrams.fits(x, np.arange(60) % 3, 3, None))
+    assert (steps, converged) == (1, False)
 
 
 def test_pairs_are_the_differences_and_products_of_their_vectors():
-    texts = random_texts(24, 5, (5, 12))
-    cell = {"n": 1, "gap": 1, "weights": "counts"}
-    singles = exp_ngrams.vectors(task_of(texts * 2, [0, 1] * 24), "train", cell)
-    tokens, offsets = data.ragged([bytes(text) for text in texts])
-    split = data.Split(tokens, offsets, torch.arange(12) % 2)
-    task = data.Task("retrieval", **data.SHAPES["retrieval"], train=split, val=split, test=split,
-                     source={"hash": "0"})  # fmt: skip
-    x, found = torch.zeros(24, 256), torch.zeros(12, 512)
-    for (i, column), value in table_of(singles).items():
-        x[i, column] = value
-    for (i, column), value in table_of(exp_ngrams.vectors(task, "train", cell)).items():
-        found[i, column % 256 + 256 * (column >= 1 << 22)] = value
-    torch.testing.assert_close(found, torch.cat([(x[::2] - x[1::2]).abs(), x[::2] * x[1::2]], 1))
+    task = task_of(random_texts(48, 5, (5, 12)), [0, 1] * 24)
+    made, known = exp_ngrams.counted(task, {"n": 1, "gap": 1, "weights": "counts"})
+    x = exp_ngrams.vectors(*made["train"], "counts").toarray()
+    found = exp_ngrams.vectors(*made["train"], "counts", docs=2).toarray()
+    np.testing.assert_allclose(found, np.concatenate([abs(x[::2] - x[1::2]), x[::2] * x[1::2]], 1))
 
 
-@pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("classes", [2, 3])
-def test_log_ratios_are_those_of_naive_bayes(sparse, classes):
-    label = torch.tensor([0, 1, 1, 0, classes - 1])
-    x = torch.tensor([[1.0, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0]]) / 2
-    found = exp_ngrams.log_ratios(x.T.to_sparse_csr() if sparse else x.T, label, classes)
+def test_log_ratios_are_those_of_naive_bayes(classes):
+    label = np.array([0, 1, 1, 0, classes - 1])
+    x = np.array([[1.0, 1, 0], [1, 0, 0], [0, 1, 1], [0, 0, 1], [1, 0, 0]]) / 2
+    found = exp_ngrams.log_ratios(sparse.csr_matrix(x), label, classes)
 
     def share(chosen, j):
         had = [sum(1 for row, own in zip(x, label) if row[k] and own in chosen) for k in range(3)]
@@ -157,7 +194,7 @@ def test_log_ratios_are_those_of_naive_bayes(sparse, classes):
     for j in range(3):
         for at, c in enumerate([1] if classes == 2 else range(classes)):
             ratio = math.log(share([c], j) / share([k for k in range(classes) if k != c], j))
-            assert float(found[j, at]) == pytest.approx(ratio, abs=1e-6)
+            assert found[at, j] == pytest.approx(ratio, abs=1e-6)
 
 
 def test_a_planted_n_gram_is_found_by_those_that_reach_it():
@@ -165,7 +202,8 @@ def test_a_planted_n_gram_is_found_by_those_that_reach_it():
     whether two marks stand 10 or 14 apart, all of them at least n g from the ends."""
 
     def got(texts, **cell):
-        return exp_ngrams.learn(task_of(texts, labels), cell | {"weights": "counts"})[0]["test_acc"]
+        task, cell = task_of(texts, labels), cell | {"weights": "counts"}
+        return exp_ngrams.learn(task, cell, *exp_ngrams.counted(task, cell))[0]["test_acc"]
 
     short, long = random_texts(400, 8, (30, 31)), random_texts(400, 8, (60, 61))
     labels, draw = [i % 2 for i in range(400)], torch.Generator()
@@ -186,33 +224,130 @@ def test_smoke_runs_end_in_records_that_repeat(tmp_path, monkeypatch, capsys):
         assert exit_code(exp_ngrams.main, *command) == 0
     found = lines_of(tmp_path / "runs" / "results.jsonl")
     assert [r["row"] for r in found] == ["n=2, bayes, start"] * 4
-    assert all(records.is_record(r) and r["gradient"] < 1e-3 for r in found)
-    assert [found[0][k] for k in ("loss", "test_acc")] == [found[2][k] for k in ("loss", "test_acc")]
+    assert all(records.is_record(r) and r["converged"] and r["cpu_seconds"] > 0 for r in found)
+    assert [found[0][k] for k in ("tried", "test_acc")] == [found[2][k] for k in ("tried", "test_acc")]
     capsys.readouterr()
     assert exit_code(exp_ngrams.main, *command[:2], *command[3:], "--top", 2) == 0
     assert "class 9:" in capsys.readouterr().out
+    words = ("--task", "text", "--unit", "word", "--n", 2, "--smoke", "--top", 3)
+    assert exit_code(exp_ngrams.main, *words) == 0
+    assert re.search(r"  [+-]\d\.\d\d  \w+", capsys.readouterr().out)
     assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
     assert "spans 2,001 positions" in capsys.readouterr().err
 
 
-def test_a_finished_cell_is_skipped_and_reported(tmp_path, monkeypatch, capsys):
-    """The stand-in passes for the data, so that the run counts."""
-    whole = data.load
-    monkeypatch.setattr(data, "load", lambda *args, **how: whole(*args, **how | {"smoke": True}))
+@pytest.fixture
+def whole(tmp_path, monkeypatch):
+    """Runs that count: the stand-in passes for the data. -> OUT"""
+    load = data.load
+    monkeypatch.setattr(data, "load", lambda *args, **how: load(*args, **how | {"smoke": True}))
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def test_a_finished_cell_is_skipped_and_reported(whole, capsys):
     for _ in range(2):
         assert exit_code(exp_ngrams.main, "--task", "text", "--n", 2, "--gap", 1, 2) == 0
-    found = lines_of(tmp_path / "runs" / "results.jsonl")
+    found = lines_of(whole / "results.jsonl")
     cells = [("n=2, presence", "paper"), ("n=2, gap 2, presence", "paper")]
     assert [(r["row"], r["tier"]) for r in found] == cells
     pytest.importorskip("matplotlib")
     assert exit_code(exp_ngrams.main, "--report", "--task", "text") == 0
-    assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "runs").glob("*.png")} == {
-        "ngrams-text.png",
-        "ngrams-text-gap.png",
-    }
+    printed = capsys.readouterr().out
+    assert f"| n=2, gap 2, presence | {100 * found[1]['test_acc']:.2f} ±" in printed
+    assert {path.name for path in whole.glob("*.png")} == {"ngrams-text.png", "ngrams-text-gap.png"}
+
+
+def test_max_length_is_in_the_cell_at_full_size_and_refused_at_the_mini_tier(whole, capsys):
+    """The task is cut there. 4,096 is its own length."""
+    flags = "--task", "text", "--n", 1, "--max-length", 8, 4096
+    assert exit_code(exp_ngrams.main, *flags) == 0
+    short, full = lines_of(whole / "results.jsonl")
+    assert (short["cell"]["max_length"], short["tier"], short["row"]) == (
+        8,
+        "paper",
+        "n=1, presence, 8 bytes",
+    )
+    assert "max_length" not in full["cell"] and full["tier"] == "paper"
+    assert short["test_acc"] != full["test_acc"]  # a document of the stand-in is longer than 8
+    capsys.readouterr()
+    for more, words in (
+        (("--mini",), "leave --max-length out"),
+        (("--unit", "word", "--task", "image"), "text"),
+    ):
+        assert exit_code(exp_ngrams.main, *flags, *more) == 2
+        said = capsys.readouterr().err
+        assert words in said and said.count("\n") == 1
+
+
+def test_the_report_of_the_mini_tier_has_its_runs_alone(whole, capsys):
+    pytest.importorskip("matplotlib")
+    for tier in ([], ["--mini"]):
+        assert exit_code(exp_ngrams.main, "--task", "text", "--n", 1, "--weights", "counts", *tier) == 0
+    full, mini = lines_of(whole / "results.jsonl")
+    mini["test_acc"] = 0.625
+    (whole / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in (full, mini)))
+    capsys.readouterr()
+    assert exit_code(exp_ngrams.main, "--report", "--mini") == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| n=1, counts | 62.50 ±") == 1 and "Published" not in printed
+    assert "has 62.5 % on Text (n=1, counts)." in " ".join(printed.split())
+    assert max(map(len, printed.splitlines())) <= 80
+    assert (whole / "ngrams-mini.png").exists()
+
+
+def test_without_scikit_learn_a_command_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
+    """And the report, which needs none, works."""
+    whole = builtins.__import__
+
+    def without(name, *rest, **how):
+        if name.split(".")[0] in ("sklearn", "scipy"):
+            raise ImportError(name)
+        return whole(name, *rest, **how)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(records, "RESULTS", tmp_path)
+    assert exit_code(exp_ngrams.main, "--task", "text", "--smoke") == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "needs scikit-learn: pip install scikit-learn" in said
+    assert exit_code(exp_ngrams.main, "--report") == 0
+
+
+def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
+    """Of plain cells alone: not of cut texts, words or runs without digits."""
+    pytest.importorskip("matplotlib")
+    figures, rows = [], {"chance": 0.5, "features": 1, "cpu_seconds": 1.0}
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
+    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.append(figure))
+    cells = [
+        (1, 1, "presence", 0.6),
+        (2, 1, "presence", 0.7),
+        (2, 1, "counts", 0.8),
+        (2, 4, "presence", 0.65),
+    ]
+    lines = [
+        record("ngrams", "text", "linear", {"n": n, "gap": gap, "weights": weights}, acc, **rows)
+        for n, gap, weights, acc in cells
+    ]
+    for more in ({"max_length": 256}, {"unit": "word"}, {"digits": "no"}):
+        cell = {"n": 3, "gap": 1, "weights": "counts"} | more
+        lines.append(record("ngrams", "text", "linear", cell, 0.9, **rows))
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    exp_ngrams.main(["--report", "--out", str(tmp_path)])
+    (lengths,), (gaps,) = (figure.axes for figure in figures)
+    shown = {name: [point[:2] for point in points] for name, points in dots(lengths).items()}
+    assert shown == {"which occur": [(1, 60), (2, 70)], "how often": [(2, 80)]}
+    known = {line.get_label(): line.get_ydata()[0] for line in lengths.lines}
+    assert (known["chance"], known["S4 (Gu et al.)"]) == (50, 86.82)
+    (band,) = [patch for patch in lengths.patches if "Transformers" in patch.get_label()]
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((52.98, 65.9))
+    shown = {name: [point[:2] for point in points] for name, points in dots(gaps).items()}
+    assert shown == {"2 symbols, g apart": [(1, 70), (4, 65)]}
+    assert [line.get_ydata()[0] for line in gaps.lines if line.get_label() == "one symbol alone"] == [60]
 
 
 def test_transformers_are_beaten_one_by_one():
