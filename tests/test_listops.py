@@ -340,6 +340,14 @@ def test_a_prefix_answers_the_likeliest_value_of_what_it_cannot_see(monkeypatch)
     ]
 
 
+def test_a_root_may_have_more_arguments_until_its_bracket_is_seen():
+    """Training's roots have three arguments, each a 9: after 1 and 2 a 9 is still to come."""
+    of = exp_listops.root_arguments(encode("[MAX 1 2 ]"), np.array([0, 4]))
+    training = exp_listops.root_arguments(encode("[MIN 9 9 9 ]"), np.array([0, 5]))
+    answers = [exp_listops.prefix(of, P, training, np.random.default_rng(0)).tolist() for P in (1, 2, 3, 4)]
+    assert answers == [[9], [9], [9], [2]]
+
+
 def test_a_prefix_that_begins_more_arguments_than_training_has_is_no_fault(small):
     training = exp_listops.root_arguments(encode("[MAX 2 9 ]"), np.array([0, 4]))
     of = exp_listops.arguments_of(small[0])
