@@ -1,18 +1,21 @@
 """How long does a training step take, and how much memory? Prints a Markdown table, and with --out one JSON
 line a row.
 
-    python bench.py step                       cells of Tables 1 to 3, and their projected hours
+    python bench.py step                       cells of every block, and their projected hours
     python bench.py step --model conv-5 transformer --task text --compile
-    python bench.py memory                     which cells fit cards of 8, 12 and 24 GB
+    python bench.py length                     how time and memory grow from 1,024 to 16,384 positions
 
-`step` takes the cell's own recipe and model and the step of common.fit. The examples are random, of the
-task's lengths, in batches evenly spaced by length. The fastest of three rounds counts. On a CPU choose cells.
+Both take the cell's own recipe and model and the step of common.fit, in float32 and, where the device has it,
+in bfloat16. The examples are random. The median of the repetitions counts, with the fastest and the slowest.
+
+`step` takes examples of the task's lengths, in batches evenly spaced by length. On a CPU choose cells.
 
     ms, ex/s  of a step, its batch included; examples a second
-    hours     of the whole cell; a batch evaluated counts as a third of a step
+    eval ms   of an example in an evaluation
+    hours     of the whole cell: its steps, a validation each epoch, two tests
 
-`memory` calculates on fake tensors: 16 bytes a parameter, and what the graph of one step at the longest
-length keeps for the backward pass.
+`length` takes one example that is as long as said. Its slope is that of log time over log length, from the
+row above: 1 is linear, 2 quadratic.
 """
 
 import argparse
@@ -20,16 +23,14 @@ import contextlib
 import itertools
 import json
 import math
+import statistics
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional as F
 
 import common
 import data
@@ -37,11 +38,11 @@ import exp_kernels
 import exp_locality
 import exp_multitask
 import listops
-import models
 import records
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.KERNELS}
-MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.PRINTED)
+MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.TABLES)
+LENGTHS = (1 << 10, 1 << 12, 1 << 14)  # positions of `length`
 # Training, validation and test examples that the hours are for.
 SIZES = {"image": (45_000, 5_000, 10_000), "pathfinder": (480_000, 20_000, 20_000)}
 SIZES |= {name: (*data.EXPECTED[name].values(),) for name in ("text", "retrieval", "listops")}
@@ -92,107 +93,106 @@ def sample(task, plan, n):
     return [plan[int((i + 0.5) * len(plan) / n)] for i in range(n)], plan[-1]
 
 
-def projected_steps(name, hp):
-    """Of a whole cell; a third of a step for each batch of validation (every epoch) and test (twice)."""
+def projected_hours(name, hp, step_ms, example_ms):
+    """Of a whole cell, from the ms of a step and of an example evaluated: all examples in every epoch, in
+    batches; a validation at its end; the test of the last weights and of the best ones."""
     train, val, test = SIZES[name]
-    evaluations = (hp["epochs"] * val + 2 * test) / hp["batch_size"]
-    return math.ceil(train / hp["batch_size"]) * hp["epochs"] + evaluations / 3
+    steps = math.ceil(train / hp["batch_size"]) * hp["epochs"]
+    return (steps * step_ms + (hp["epochs"] * val + 2 * test) * example_ms) / 3.6e6
 
 
-@common.flushed_denormals()
-def measure_step(model, name, args):
-    """The row of one cell."""
-    device, cell = common.resolve_device(args.device), recipe(model, name)
-    hp, autocast = cell["train"], common.autocast_on(device, args.amp)
-    batch_size, on_cpu = hp["batch_size"], device.type == "cpu"
-    task = stand_in(name, cell, 20 * batch_size).to(device)
-    noise = torch.Generator(device).manual_seed(1)
-    torch.manual_seed(0)
-    network = exp_multitask.build(task, cell).to(device).train()
-    optimizer = common.make_optimizer(network, hp)
-    gradients = common.gradient_function(network, common.multitask_loss, autocast, args)
-    plan = task.plan(batch_size, torch.Generator().manual_seed(0), True)
-    chosen, longest = sample(task, plan, 4 if on_cpu else len(plan))
+class Cell:
+    """A cell ready to train, on random examples."""
 
-    def seconds(plan):
+    def __init__(self, task, cell, amp, args):
+        self.device, self.hp, self.args = common.resolve_device(args.device), cell["train"], args
+        self.task, self.amp = task.to(self.device), common.autocast_on(self.device, amp)
+        torch.manual_seed(0)
+        self.network = exp_multitask.build(task, cell).to(self.device)
+        self.optimizer = common.make_optimizer(self.network, self.hp)
+        self.gradients = common.gradient_function(self.network, common.multitask_loss, self.amp, args)
+        self.noise = torch.Generator(self.device).manual_seed(1)
+
+    def train(self, plan):
+        """Seconds of the steps of a plan."""
         totals, start = {}, time.perf_counter()
-        for batch in task.training_batches(plan, noise, 0):
-            common.train_step(network, optimizer, batch, gradients, hp, totals)
-        getattr(torch, device.type).synchronize()
+        self.network.train()
+        for batch in self.task.training_batches(plan, self.noise, 0):
+            common.train_step(self.network, self.optimizer, batch, self.gradients, self.hp, totals)
+        getattr(torch, self.device.type).synchronize()
         return time.perf_counter() - start
 
-    seconds([longest])  # memory is allocated, the optimiser has its state
-    if args.compile:
-        common.compile_for(task, network, device)
-    common.reset_peak(device)
-    common.keep_pages(device)
-    if args.compile or not on_cpu:  # every shape once more, as it will be timed
-        seconds(chosen)
-    ms = 1000 * min(seconds(chosen) for _ in range(3)) / len(chosen)
-    row = {"batch": batch_size, "ms": ms, "ex/s": 1000 * batch_size / ms, "peak GB": common.peak_gb(device)}
-    return row | {"hours": projected_steps(name, hp) * ms / 3.6e6}
+    def evaluate(self):
+        """Seconds of a validation."""
+        start = time.perf_counter()
+        common.evaluate(
+            self.network, self.task, common.multitask_loss, self.hp, self.amp, self.args.micro_batch, "val"
+        )
+        return time.perf_counter() - start
+
+    def warm_up(self, longest, chosen):
+        """Until memory is allocated and the optimiser has its state; then every shape that needs it."""
+        common.reset_peak(self.device)
+        common.keep_pages(self.device)
+        self.train([longest])
+        if self.args.compile:
+            common.compile_for(self.task, self.network, self.device)
+        if self.args.compile or self.device.type != "cpu":
+            self.train(chosen)
 
 
-# ------------------------------------------------------------------------------------------ memory
-
-CARDS = (8, 12, 24)  # GB
-
-
-def conv1d(x, weight, bias=None, groups=1):
-    """What a GPU does in place of models.chunked_conv1d."""
-    return F.conv1d(x.mT, weight, bias, padding="same", groups=groups).mT
+def spread(seconds, n):
+    """The columns of a time in ms: median, fastest and slowest of the repetitions, each of n steps."""
+    each = [1000 * s / n for s in seconds]
+    return {"ms": statistics.median(each), "fastest": min(each), "slowest": max(each)}
 
 
-def kept_for_backward(network, task, batch_size):
-    """Bytes that a step keeps until its backward pass, for a batch without padding: storages that the
-    graph holds, parameters apart, each counted once. Tensors are fake: nothing is allocated or computed."""
-    own = {p.untyped_storage()._cdata for p in network.parameters()}
-    storages = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            storages[storage._cdata] = storage  # held, or its address might be given out again
-        return tensor
-
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.autocast("cpu", torch.bfloat16):
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            mask = torch.ones(batch_size * task.docs, task.max_length, dtype=torch.bool)
-            features = network(mask.long(), mask)
-            network.classify(features, mask, task.docs)
-            if network.denoise_head is not None:
-                for (logits,) in common.denoised(network, features):
-                    F.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
-    return sum(storage.nbytes() for storage in storages.values())
+def measure_step(model, name, amp, args):
+    """The row of one cell."""
+    found = recipe(model, name)
+    batch_size, on_cpu = found["train"]["batch_size"], common.resolve_device(args.device).type == "cpu"
+    task = stand_in(name, found, 20 * batch_size)
+    plan = task.plan(batch_size, torch.Generator().manual_seed(0), True)
+    chosen, longest = sample(task, plan, 4 if on_cpu else len(plan))
+    task = replace(task, val=data.select(task.train, torch.cat(chosen), task.docs))
+    cell = Cell(task, found, amp, args)
+    cell.warm_up(longest, chosen)
+    cell.evaluate()
+    steps, evaluations = zip(*((cell.train(chosen), cell.evaluate()) for _ in range(args.repeat)))
+    row = {"batch": batch_size} | spread(steps, len(chosen))
+    row |= {"ex/s": 1000 * batch_size / row["ms"], "peak GB": common.peak_gb(cell.device)}
+    row["eval ms"] = spread(evaluations, len(task.val.label))["ms"]
+    row["hours"] = projected_hours(name, cell.hp, row["ms"], row["eval ms"])
+    yield row
 
 
-def count_memory(model, name, args):
-    """The row of one cell: GB of state, GB kept for the backward pass, what each card can compute at once:
-    "all", a --micro-batch, or nothing (None).
+# ------------------------------------------------------------------------------------------ length
 
-    1 GB for the libraries and twice what is kept: the peak of a step measured 1.1 (S4) to 2.0 (Transformer)
-    times that on a CPU, gradients on their way and scratch space included.
-    """
-    cell = recipe(model, name)
-    batch_size = cell["train"]["batch_size"]
-    on_gpu = {"chunked_conv1d": conv1d, "surely_full": lambda mask: False, "MOST_SCORES": {}}
-    with mock.patch.multiple(models, **on_gpu):
-        task = stand_in(name, cell)
-        network = exp_multitask.build(task, cell)
-        halvings = 0 if common.batch_norms(network) else batch_size.bit_length() - 1
-        parts = [batch_size >> i for i in range(halvings + 1)]
-        kept = {part: kept_for_backward(network, task, part) for part in parts}
-    state = 16 * sum(p.numel() for p in network.parameters())  # weight, gradient, two moments
-    row = {"batch": batch_size, "state GB": state / 1e9, "kept GB": kept[batch_size] / 1e9}
-    for card in CARDS:
-        part = max((p for p in parts if 1 + (state + 2 * kept[p]) / 1e9 <= card), default=None)
-        row[f"{card} GB"] = "all" if part == batch_size else part and f"--micro-batch {part}"
-    return row
+
+def measure_length(model, name, amp, args):
+    """A row for each length."""
+    before = None
+    for length in LENGTHS:
+        found = recipe(model, name)
+        task = stand_in(name, found)
+        tokens = np.random.default_rng(0).integers(0, 256, length * task.docs, dtype=np.uint8)
+        offsets = torch.arange(0, len(tokens) + 1, length)
+        one = data.Split(torch.from_numpy(tokens % 16), offsets, torch.zeros(1, dtype=torch.int64))
+        found["train"]["batch_size"] = 1
+        # Without augmentation, which wants squares; corrupted, where a head restores what was corrupted.
+        transforms = task.transforms if task.denoise else []
+        task = replace(task, train=one, val=one, test=one, max_length=length, rgb=None, transforms=transforms)
+        cell, plan = Cell(task, found, amp, args), [torch.arange(1)]
+        cell.warm_up(plan[0], plan)
+        row = {"length": length} | spread([cell.train(plan) for _ in range(args.repeat)], 1)
+        row["slope"] = before and math.log(row["ms"] / before["ms"], length / before["length"])
+        before = row
+        yield row | {"peak GB": common.peak_gb(cell.device)}
 
 
 # ------------------------------------------------------------------------------------------ output
 
-PARTS = {"step": measure_step, "memory": count_memory}
+PARTS = {"step": measure_step, "length": measure_length}
 
 
 def text(value):
@@ -208,9 +208,10 @@ def main(argv=None):
     add = parser.add_argument
     add("part", choices=PARTS, help="what to measure")
     add("--model", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL", help=f"of {', '.join(MODELS)}")
-    add("--task", nargs="+", choices=SIZES, default=[*SIZES], metavar="TASK", help=f"of {', '.join(SIZES)}")
+    add("--task", nargs="+", choices=SIZES, metavar="TASK", help=f"of {', '.join(SIZES)}; length: text")
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help="(default auto)")
-    add("--amp", choices=("auto", "bf16", "off"), default="auto", help="bf16 autocast (default auto)")
+    add("--amp", choices=("auto", "bf16", "off"), default="auto", help="auto: off, and bf16 where it is fast")
+    add("--repeat", type=common.positive_int, default=7, metavar="N", help="repetitions (default 7)")
     add("--compile", action="store_true", help="compile the model")
     add("--no-graphs", dest="graphs", action="store_false", help="no CUDA graphs")
     add("--out", type=Path, metavar="FILE", help="append one JSON line a row")
@@ -222,26 +223,35 @@ def main(argv=None):
         run_part(args)
 
 
+@common.flushed_denormals()
 def run_part(args):
     """Measure one part and print its table; rows go to --out as they come."""
     device, rows = common.resolve_device(args.device), []
     where = {"torch": torch.__version__, "device": common.device_name(device)}
-    where |= {"bf16": common.use_bf16(args.amp, device), "compile": args.compile}
-    for model, name in itertools.product(args.model, args.task):
-        row = {"model": model, "task": name}
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                row |= PARTS[args.part](model, name, args)
-        except (MemoryError, RuntimeError) as error:  # the other cells are worth having
-            row |= {"note": str(error).splitlines()[0][:60]}
-        rows.append(row)
-        print(*map(text, row.values()), file=sys.stderr)
-        if args.out:
-            with open(args.out, "a") as f:
-                f.write(json.dumps({"part": args.part} | where | row) + "\n")
+    where |= {"threads": torch.get_num_threads(), "repetitions": args.repeat, "compile": args.compile}
+    tasks = args.task or ([*SIZES] if args.part == "step" else ["text"])
+    kinds = {"auto": ["off", "bf16"][: 1 + common.use_bf16("auto", device)]}.get(args.amp, [args.amp])
+    for model, name, amp in itertools.product(args.model, tasks, kinds):
+        for row in measured(model, name, amp, args):
+            rows.append(row)
+            print(*map(text, row.values()), file=sys.stderr)
+            if args.out:
+                with open(args.out, "a") as f:
+                    f.write(json.dumps({"part": args.part} | where | row) + "\n")
     print(f"### {args.part}\n\n{', '.join(f'{key} {value}' for key, value in where.items())}\n")
     columns = dict.fromkeys(key for row in rows for key in row)
     print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
+
+
+def measured(model, name, amp, args):
+    """The rows of a part; where it fails, one that says why: the other cells are worth having."""
+    what = {"model": model, "task": name, "type": "bf16" if amp == "bf16" else "float32"}
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            for row in PARTS[args.part](model, name, amp, args):
+                yield what | row
+    except (MemoryError, RuntimeError) as error:
+        yield what | {"note": str(error).splitlines()[0][:60]}
 
 
 if __name__ == "__main__":

@@ -437,7 +437,9 @@ def on_all_threads(function, *args):
 def reset_peak(device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    else:
+    elif sys.platform == "linux":
+        with contextlib.suppress(AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)  # what an earlier run of this process has left, see keep_pages
         with contextlib.suppress(OSError):  # only Linux has it
             Path("/proc/self/clear_refs").write_text("5")
 
