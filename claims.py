@@ -25,9 +25,11 @@ import exp_listops
 import exp_locality
 import exp_multitask
 import exp_ngrams
+import exp_patches
 import exp_positional
 import exp_range
 import exp_spt
+import floors
 import records
 import rule
 from machine import UserError
@@ -35,7 +37,9 @@ from rule import FLOOR, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # in the order of results.md
-SCRIPTS += exp_range, exp_listops, exp_ngrams
+SCRIPTS += (exp_range,)
+RULES = exp_ngrams, exp_patches, exp_listops
+HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
 
 # ------------------------------------------------------------------------------------------ all pairs
@@ -219,15 +223,23 @@ def report_of(script, *flags):
     return "\n".join(line for line in lines if not line.startswith("figure: ")).strip()
 
 
+def sections_of(script, *flags):
+    """The sections of a script's report that have a table, each from its heading on."""
+    found = re.split(r"^(?=### )", report_of(script, *flags), flags=re.MULTILINE)
+    return [text.strip() for text in found if text.startswith("###") and "\n|" in text]
+
+
 def results_page():
-    """docs/results.md as text: what is mini, then what is not."""
-    small = [report_of(script, "--mini") for script in SCRIPTS]
-    mini = re.compile(rf"\n### .*\({records.TIERS['mini']}\)\n")
-    large = [mini.split("\n" + report_of(script))[0] for script in SCRIPTS]
-    large = [text[text.find("\n###") :].strip() for text in large]
-    small, large = ("\n\n".join(text for text in part if "\n|" in text) for part in (small, large))
-    heads = "## The mini tier", "## Full size and reduced budgets"
-    return "\n\n".join(["# Results", RESULTS, heads[0], small, heads[1], large]) + "\n"
+    """docs/results.md as text: rules without a network, networks at full size, the mini tier."""
+    parts = {head: [] for head in HEADS}
+    rules, full, mini = parts.values()
+    rules.append(floors.table(floors.floors()))
+    for script in (*SCRIPTS, *RULES):
+        large = (text for text in sections_of(script) if records.TIERS["mini"] not in text.splitlines()[0])
+        (rules if script in RULES else full).extend(large)
+        mini += sections_of(script, "--mini")
+    pages = [text for head, texts in parts.items() for text in (f"## {head}", *texts)]
+    return "\n\n".join(["# Results", RESULTS, *pages]) + "\n"
 
 
 # ------------------------------------------------------------------------------------------ command line
