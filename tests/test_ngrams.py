@@ -234,6 +234,8 @@ def test_smoke_runs_end_in_records_that_repeat(tmp_path, monkeypatch, capsys):
     assert re.search(r"  [+-]\d\.\d\d  \w+", capsys.readouterr().out)
     assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
     assert "spans 2,001 positions" in capsys.readouterr().err
+    assert exit_code(exp_ngrams.main, "--task", "listops", "--smoke", "--limit", 5) == 2
+    assert "give a larger --limit" in capsys.readouterr().err
 
 
 @pytest.fixture
