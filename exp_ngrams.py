@@ -47,7 +47,9 @@ START = 1 << 60  # the start symbol: no other symbol is this number
 WORD = re.compile(rb"[\w'\x80-\xff]+|[^\w\s'\x80-\xff]")  # a word, or a mark that is no part of one
 WEIGHTS = ("presence", "counts", "bayes")
 PENALTIES = (100, 10, 1, 0.1, 0.01, 0.001, 0.0001)  # of sum(losses) + penalty / 2 * sum(weights^2)
-SOLVER = dict(solver="lbfgs", tol=1e-6, max_iter=5000)  # tol: of the largest slope of the mean loss
+# scikit-learn's tolerances, so small that two starts (lbfgs), or the primal and the dual, validate alike.
+TOLERANCES = {"lbfgs": 1e-6, "primal": 1e-5, "dual": 1e-4}
+MOST = 5000  # steps of a fit
 
 # fmt: off
 # Test accuracies in percent. The Transformers are all of LRA's own Table 1 (arXiv 2011.04006): eight stand in
@@ -101,8 +103,7 @@ def number_of(word):
 
 def keys_of(symbols, lags):
     """The keys (max(0, L - max(lags)),) uint64 of a document's n-grams: the symbols at the given lags behind
-    each position, mixed to 64 bits. That any two of ten million share
-    a key has a chance of 3 in a million."""
+    each position, mixed to 64 bits. The chance that any two of ten million share one is 3 in a million."""
     grams = max(0, len(symbols) - max(lags))
     key = np.zeros(grams, np.uint64)
     for lag in lags:
@@ -179,29 +180,35 @@ def log_ratios(x, label, classes):
 # ------------------------------------------------------------------------------------------ the idea
 
 
+def model_of(x, classes):
+    """scikit-learn's model of some vectors: two classes by liblinear, whose dual has an unknown an example
+    and whose bias is penalised as a weight is; more by lbfgs, where a fit begins at the end of the last."""
+    make = machine.scikit_learn().linear_model.LogisticRegression
+    if classes > 2:
+        return make(solver="lbfgs", tol=TOLERANCES["lbfgs"], max_iter=MOST, warm_start=True)
+    dual = x.shape[1] > x.shape[0]
+    tol = TOLERANCES["dual" if dual else "primal"]
+    return make(solver="liblinear", dual=dual, tol=tol, max_iter=MOST, random_state=0)
+
+
 def fits(x, label, classes, factors, penalties=PENALTIES):
     """Logistic regression with each penalty in turn: the minimum of sum(losses) + penalty / 2 * sum(inner^2),
-    where weight = factor * inner. Each begins where that before it ended.
+    where weight = factor * inner.
 
     factors     (1 or classes, columns), one model for each, of a class against the rest; or None: one model
     yields (penalty, weight (scores, columns), bias (scores,), steps, whether all converged)
     """
-    sklearn = machine.scikit_learn()
-    rest = factors is not None and classes > 2
-    parts = [
-        (factor, label == c if rest else label)
-        for c, factor in enumerate([None] if factors is None else factors)
-    ]
-    models = [sklearn.linear_model.LogisticRegression(**SOLVER, warm_start=True) for _ in parts]
+    warning = machine.scikit_learn().exceptions.ConvergenceWarning
+    factors, rest = ([None], False) if factors is None else (factors, classes > 2)
+    models = [model_of(x, 2 if rest else classes) for _ in factors]
     for penalty in penalties:
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", sklearn.exceptions.ConvergenceWarning)
-            for model, (factor, target) in zip(models, parts):
+            warnings.simplefilter("always", warning)
+            for c, (model, factor) in enumerate(zip(models, factors)):
                 scaled = x if factor is None else with_values(x, x.data * factor[x.indices])
-                model.set_params(C=1 / penalty).fit(scaled, target)
-        weight = np.concatenate(
-            [model.coef_ if f is None else model.coef_ * f for model, (f, _) in zip(models, parts)]
-        )
+                model.set_params(C=1 / penalty).fit(scaled, label == c if rest else label)
+        each = zip(models, factors)
+        weight = np.concatenate([model.coef_ * (1 if f is None else f) for model, f in each])
         bias = np.concatenate([model.intercept_ for model in models])
         yield penalty, weight, bias, max(int(model.n_iter_.max()) for model in models), not caught
 
@@ -217,6 +224,8 @@ def learn(task, cell, made, known):
     of the best: rows of the record, {"weight": (scores, columns), "keys": (known,)} as tensors."""
     x = {split: vectors(*parts, cell["weights"], task.docs) for split, parts in made.items()}
     label = {split: task.splits[split].label.numpy() for split in x}
+    if len(np.unique(label["train"])) < task.classes:
+        raise common.UserError("a class has no training example; give a larger --limit")
     bayes = cell["weights"] == "bayes"
     factors = log_ratios(x["train"], label["train"], task.classes) if bayes else None
     best, tried = {"val_acc": -1}, {}
@@ -225,10 +234,8 @@ def learn(task, cell, made, known):
         got |= {f"{split}_acc": accuracy(x[split], label[split], weight, bias) for split in x}
         tried[str(penalty)] = round(got["val_acc"], 4)
         how = f"{steps} steps" + ("" if converged else ", not converged")
-        print(
-            f"  penalty {penalty:g}: val {got['val_acc']:.2%}, train {got['train_acc']:.2%}; {how}",
-            flush=True,
-        )
+        scores = f"val {got['val_acc']:.2%}, train {got['train_acc']:.2%}"
+        print(f"  penalty {penalty:g}: {scores}; {how}", flush=True)
         if got["val_acc"] <= best["val_acc"]:
             break
         best, heaviest, params = got, weight, weight.size + bias.size
@@ -253,8 +260,8 @@ def label_of(cell):
 
 def run_cell(args, task, cell, counts):
     """One cell of the table: nothing where it is done; else it ends with its record. counts: () -> what
-    `counted` makes, and the seconds and CPU seconds that it took."""
-    hp = {"weights": cell["weights"], "grid": PENALTIES, **SOLVER}
+    `counted` makes, timed."""
+    hp = {"weights": cell["weights"], "grid": PENALTIES, "tol": TOLERANCES}
     hp |= {"levels": LEVELS} if task.name in GREY else {}
     identity = records.make_identity(args, __file__, task, "linear", cell, 0, hp)
     name = records.run_name(identity)
@@ -273,11 +280,11 @@ def train(args, task, cell, identity, folder, counts):
         advice = f"its longest document has {longest:,}; give a smaller --n, --gap or --lags"
         raise common.UserError(f"{task.name}: the n-gram spans {span:,} positions, {advice}")
     print(f"\n{folder}\n  {label_of(cell)}: {len(task.train.label):,} examples", flush=True)
-    made, known, *before = counts()
-    device, began = torch.device("cpu"), clocks()
-    got, state = learn(task, cell, made, known)
-    seconds, cpu_seconds = (round(a + b - c, 1) for a, b, c in zip(before, clocks(), began))
-    got |= {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_gb": common.peak_gb(device)}
+    made, known, before = counts()
+    got, state, took = timed(learn, task, cell, made, known)
+    got |= zip(("seconds", "cpu_seconds"), (round(a + b, 1) for a, b in zip(before, took)))
+    device = torch.device("cpu")
+    got |= {"peak_gb": common.peak_gb(device)}
     changes = {"limit": args.limit} if args.limit else {}
     line = identity | {"row": label_of(cell), "changes": changes, "run": folder.name}
     line |= {"tier": records.tier_of(args, changes), "device": common.device_name(device)} | got
@@ -288,15 +295,11 @@ def train(args, task, cell, identity, folder, counts):
     print(f"test accuracy {got['test_acc']:.2%} ({got['seconds']:.0f} s); {worth(line)}", flush=True)
 
 
-def clocks():
-    return time.monotonic(), time.process_time()
-
-
-def timed(task, cell):
-    """`counted`, and the seconds and CPU seconds that it took; peak memory counts from here."""
-    common.reset_peak(torch.device("cpu"))
-    began = clocks()
-    return *counted(task, cell), *(b - a for a, b in zip(began, clocks()))
+def timed(work, *values):
+    """What work(*values), a tuple, returns, and behind it the (seconds, CPU seconds) that it took."""
+    began, cpu_began = time.monotonic(), time.process_time()
+    result = work(*values)
+    return *result, (time.monotonic() - began, time.process_time() - cpu_began)
 
 
 def worth(line):
@@ -324,25 +327,31 @@ def print_top(args, task, cell, path):
         key = keys_of(symbols, lags)
         for place in np.isin(key, wanted).nonzero()[0]:
             names.setdefault(int(key[place]), [int(symbols[place + lag]) for lag in lags])
-    words = NAMES if "unit" in cell else {}
     for number, (top, side) in enumerate(zip(tops, sides)):
         print(f"  class {number}:")
         for index in top:
-            print(f"    {side[index]:+.2f}  {readable(task.name, names[int(keys[index])], words)}")
+            print(f"    {side[index]:+.2f}  {readable(task.name, names[int(keys[index])])}")
 
 
-def readable(name, gram, words):
+def readable(name, gram):
     """An n-gram for people: words, bytes as text, operators and digits of ListOps, grey levels."""
-    if name == "text" and not words:
+    if name == "text" and not NAMES.keys() & {*gram}:
         return repr(bytes(symbol for symbol in gram if symbol < 256))
-    words = words or dict(enumerate(listops.LISTOPS_SYMBOLS if name == "listops" else range(256)))
+    words = NAMES | dict(enumerate(listops.LISTOPS_SYMBOLS if name == "listops" else range(256)))
     return " ".join(str(words.get(symbol, "(start)")) for symbol in gram)
 
 
 # ------------------------------------------------------------------------------------------ the report
 
-WORDS = {"presence": "which occur", "counts": "how often", "bayes": "Naive Bayes weights"}
-STYLES = {"presence": ("o-", records.BLUE), "counts": ("s-", records.GREEN), "bayes": ("^-", records.ORANGE)}
+# fmt: off
+LINES = {  # of the figures: {weights or n: (label, style, colour)}
+    "presence": ("which occur", "o-", records.BLUE),
+    "counts": ("how often", "s-", records.GREEN),
+    "bayes": ("Naive Bayes weights", "^-", records.ORANGE),
+    2: ("2 symbols, g apart", "o-", records.BLUE),
+    3: ("3 symbols, g apart", "^-", records.ORANGE),
+}
+# fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
 MEANING = """presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive
 Bayes weights; start: a symbol in front; words: words and all shorter runs of words. core s: CPU seconds. Your
@@ -411,34 +420,37 @@ def title_of(record):
     return data.TITLES[record["task"]] + marked
 
 
-def draw(axis, group, x, lines):
-    """Accuracy against r["cell"][x], a line for each (records of a group, label, style, colour)."""
-    for chosen, label, style, colour in lines:
-        dots = sorted(filter(chosen, group), key=lambda r: r["cell"][x])
-        if dots:
-            places, look = [r["cell"][x] for r in dots], dict(fmt=style, color=colour, markersize=4)
-            records.errorbars(axis, places, [[r] for r in dots], label=label, **look)
-    axis.set_ylabel("test accuracy (%)")
+def drawn(found, x, by):
+    """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by."""
+    groups = list(records.grouped(found, lambda r: r["task"]).values())
+    figure, axes = records.panels([title_of(group[0]) for group in groups], columns=2)
+    for group, axis in zip(groups, axes):
+        for key, (label, style, colour) in LINES.items():
+            chosen = [r for r in group if r["cell"][by] == key]
+            chosen.sort(key=lambda r: r["cell"][x])
+            if chosen:
+                look = dict(fmt=style, color=colour, markersize=4, label=label)
+                records.errorbars(axis, [r["cell"][x] for r in chosen], [[r] for r in chosen], **look)
+        axis.set_ylabel("test accuracy (%)")
+    return figure, list(zip(groups, axes))
 
 
 def plot_lengths(found, path):
     """Accuracy against n; LRA's Transformers as a band, later models as lines."""
-    groups = records.grouped(found, lambda r: r["task"])
-    figure, axes = records.panels([title_of(group[0]) for group in groups.values()], columns=2)
-    for (task, group), axis in zip(groups.items(), axes):
-        which = {w: lambda r, w=w: r["cell"]["weights"] == w for w in WEIGHTS}
-        draw(axis, group, "n", [(which[w], WORDS[w], *STYLES[w]) for w in WEIGHTS])
-        axis.axhline(100 * group[0]["chance"], color="black", linestyle=":", linewidth=1, label="chance")
-        if task in COLUMNS and group[0]["tier"] == "paper":
+    figure, parts = drawn(found, "n", "weights")
+    for (first, *_), axis in parts:
+        task = first["task"]
+        axis.axhline(100 * first["chance"], color="black", linestyle=":", linewidth=1, label="chance")
+        if task in COLUMNS and first["tier"] == "paper":
             at = COLUMNS.index(task)
             band = [row[at] for row in TRANSFORMERS.values()]
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
             for i, (name, row) in enumerate(LATER.items()):
-                dashes = (0, (2 + 3 * i, 2))
-                axis.axhline(row[at], color=f"{0.2 + 0.15 * i}", linestyle=dashes, linewidth=1, label=name)
+                look = dict(color=f"{0.2 + 0.15 * i}", linestyle=(0, (2 + 3 * i, 2)), linewidth=1)
+                axis.axhline(row[at], label=name, **look)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
-    records.legend_below(figure, axes)
+    records.legend_below(figure, [axis for _, axis in parts])
     records.save_figure(figure, path)
 
 
@@ -448,21 +460,17 @@ def plot_gaps(found, path):
     found = [r for r in found if r["cell"]["weights"] == weights.get(r["task"])]
     if not found:
         return
-    groups = records.grouped(found, lambda r: r["task"])
-    figure, axes = records.panels([f"{title_of(g[0])}, {weights[task]}" for task, g in groups.items()])
-    for (task, group), axis in zip(groups.items(), axes):
-        which = {n: lambda r, n=n: r["cell"]["n"] == n for n in (2, 3)}
-        styles = {2: STYLES["presence"], 3: STYLES["bayes"]}
-        draw(axis, group, "gap", [(which[n], f"{n} symbols, g apart", *styles[n]) for n in which])
+    figure, parts = drawn(found, "gap", "n")
+    for group, axis in parts:
         for r in group:
             if r["cell"]["n"] == 1:
                 axis.axhline(100 * r["test_acc"], color="0.4", linestyle="--", label="one symbol alone")
-        if task == "image":
+        if group[0]["task"] == "image":
             axis.axvline(32, color="0.7", linewidth=1, label="one row below")
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:.0f}")
-        axis.set_xlabel("gap g: the symbols stand g positions apart")
-    records.legend_below(figure, axes)
+        axis.set_xlabel(f"gap g between the symbols ({group[0]['cell']['weights']})")
+    records.legend_below(figure, [axis for _, axis in parts])
     records.save_figure(figure, path)
 
 
@@ -536,7 +544,8 @@ def run_task(args, name, length):
     more |= {"max_length": length} if length not in (None, data.length(name)) else {}
     default = ["presence"] if name in data.TEXTS else ["counts"]
     for gram in grams:
-        counts = functools.cache(functools.partial(timed, task, gram | more))  # once for all weights
+        common.reset_peak(torch.device("cpu"))
+        counts = functools.cache(functools.partial(timed, counted, task, gram | more))  # once for all weights
         for weights in common.chosen(args.weights or default, WEIGHTS):
             run_cell(args, task, gram | {"weights": weights} | more, counts)
 

@@ -56,7 +56,7 @@ def key_of(gram):
 
 
 def plain_vectors(found, kept):
-    """[Counter of n-grams] -> {weights: [{key: value}]} of documents; n-grams of `kept` alone have columns."""
+    """[Counter of n-grams] -> {weights: [{key: value}]} of documents, of the n-grams in `kept`."""
     counts = [{g: math.sqrt(n / sum(had.values())) for g, n in had.items()} for had in found]
     presence = [{g: 1 / math.sqrt(len(had)) for g in had} for had in found]
     return {
@@ -115,7 +115,8 @@ def test_grey_levels_colours_digits_and_the_start_symbol(name, text, cell, wante
 
 
 def newton(x, label, classes, penalty):
-    """The same minimum by Newton's method in float64, all in one vector -> weights (columns, scores)."""
+    """The same minimum by Newton's method in float64 -> weights and, in the last row, biases (columns + 1,
+    scores). Of two classes the bias is penalised."""
     outputs = 1 if classes == 2 else classes
     shape = x.shape[1] + 1, outputs
 
@@ -125,48 +126,47 @@ def newton(x, label, classes, penalty):
         if outputs == 1:
             scores = torch.cat([torch.zeros_like(scores), scores], 1)
         losses = torch.nn.functional.cross_entropy(scores, label, reduction="sum")
-        return losses + penalty / 2 * inner.square().sum()
+        return losses + penalty / 2 * (flat if outputs == 1 else inner).square().sum()
 
     flat = torch.zeros(shape[0] * outputs, dtype=torch.float64)
-    for _ in range(30):
+    for _ in range(15):
         gradient = torch.func.grad(loss_of)(flat)
         # With a score for each class their common bias is free: lstsq leaves it alone.
         flat = flat - torch.linalg.lstsq(torch.func.hessian(loss_of)(flat), gradient, driver="gelsd").solution
     return flat.view(shape)
 
 
+@pytest.mark.parametrize("columns", [5, 70])  # by the primal and the dual
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_the_optimum_is_newtons_from_both_starts(classes, weighted):
+def test_the_optimum_is_newtons_from_two_starts(columns, classes, weighted):
     """Weights and biases, from zeros and from another penalty; weighted, each class of three has a model."""
     draw = torch.Generator().manual_seed(1)
-    x = torch.rand(60, 5, generator=draw, dtype=torch.float64)
-    x = x * (torch.rand(60, 5, generator=draw) < 0.6)
+    x = torch.rand(60, columns, generator=draw, dtype=torch.float64)
+    x = x * (torch.rand(60, columns, generator=draw) < 0.6)
     label, factors = torch.randint(classes, (60,), generator=draw), None
-    wanted = newton(x, label, classes, 0.3).T.numpy()
     if weighted:
-        factors = torch.randn(1 if classes == 2 else classes, 5, generator=draw, dtype=torch.float64)
+        factors = torch.randn(1 if classes == 2 else classes, columns, generator=draw, dtype=torch.float64)
         sides = [label] if classes == 2 else [(label == c).long() for c in range(classes)]
-        wanted = torch.cat([
-            newton(x * factor, side, 2, 0.3).T * torch.cat([factor, torch.ones(1)])
-            for factor, side in zip(factors, sides)
-        ]).numpy()  # fmt: skip
-        factors = factors.numpy()
+        wanted = [newton(x * factor, side, 2, 0.3) for factor, side in zip(factors, sides)]
+        wanted = [w * torch.cat([f, torch.ones(1)])[:, None] for w, f in zip(wanted, factors)]
+        wanted, factors = torch.cat(wanted, 1).T.numpy(), factors.numpy()
+    else:
+        wanted = newton(x, label, classes, 0.3).T.numpy()
     matrix, ends = sparse.csr_matrix(x.numpy()), []
     for penalties in ([0.3], [5.0, 0.3]):
-        *_, (penalty, weight, bias, _, converged) = exp_ngrams.fits(
-            matrix, label.numpy(), classes, factors, penalties
-        )
+        *_, last = exp_ngrams.fits(matrix, label.numpy(), classes, factors, penalties)
+        penalty, weight, bias, _, converged = last
         assert converged and penalty == 0.3
         np.testing.assert_allclose(weight, wanted[:, :-1], atol=2e-3)
-        bias = bias - bias.mean() if classes == 3 and not weighted else bias
-        np.testing.assert_allclose(bias, wanted[:, -1], atol=2e-3)
+        middle = bias.mean() if classes == 3 and not weighted else 0
+        np.testing.assert_allclose(bias - middle, wanted[:, -1], atol=2e-3)
         ends.append(exp_ngrams.accuracy(matrix, label.numpy(), weight, bias))
     assert ends[0] == ends[1]
 
 
 def test_a_fit_that_is_stopped_says_so(monkeypatch):
-    monkeypatch.setitem(exp_ngrams.SOLVER, "max_iter", 1)
+    monkeypatch.setattr(exp_ngrams, "MOST", 1)
     x = sparse.csr_matrix(np.random.default_rng(0).random((60, 5)))
     *_, steps, converged = next(exp_ngrams.fits(x, np.arange(60) % 3, 3, None))
     assert (steps, converged) == (1, False)
@@ -234,6 +234,8 @@ def test_smoke_runs_end_in_records_that_repeat(tmp_path, monkeypatch, capsys):
     assert re.search(r"  [+-]\d\.\d\d  \w+", capsys.readouterr().out)
     assert exit_code(exp_ngrams.main, "--task", "image", "--smoke", "--lags", "0 2000") == 2
     assert "spans 2,001 positions" in capsys.readouterr().err
+    assert exit_code(exp_ngrams.main, "--task", "listops", "--smoke", "--limit", 5) == 2
+    assert "give a larger --limit" in capsys.readouterr().err
 
 
 @pytest.fixture
