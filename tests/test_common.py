@@ -338,7 +338,7 @@ def test_what_is_drawn_depends_on_seed_and_step_and_not_on_the_model(fit_args, t
 
 
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
-def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
+def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch, capsys):
     """torch compiles a function for so many cases and then quietly no more; here it raises instead."""
     cells, compiled = [], torch.nn.Module.compile
 
@@ -350,6 +350,7 @@ def test_every_cell_of_a_command_is_compiled(tmp_path, monkeypatch):
     flags = [*TINY, "--kernel", 5, 7, "--epochs", 1, "--compile", "--out", tmp_path]
     with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=3):  # a cell takes 2
         assert exit_code(exp_locality.main, *flags) == 0
+    assert capsys.readouterr().out.count("--compile takes minutes") == 2  # on a CPU; it goes on
     found = [line["compile"] for line in lines_of(tmp_path / "results.jsonl")]
     assert found == [True, True] and len(cells) == 2
 
