@@ -267,6 +267,7 @@ def run_cell(args, task, cell, seed):
             rule_accuracy(split, rule, seed) if old else range_accuracy(task, split, cell, seed)
         )
     line |= {"seconds": round(time.monotonic() - started, 1), "data": task.source}
+    line["chance"] = round(common.chance(task.test), 4)
     line["cpu_seconds"] = round(time.process_time() - cpu, 1)
     line |= {"device": common.device_name(torch.device("cpu")), **records.where_it_ran(args, __file__)}
     records.append_record(args.out / "results.jsonl", line)
