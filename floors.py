@@ -74,7 +74,8 @@ def plot(found, path):
         axis.plot(best, y, "D", color=records.GREEN, label="best of both papers", **style)
         axis.plot(rule_accuracy, y, "o", color=records.ORANGE, label="a rule without a network", **style)
         words = f"{rule_accuracy:.1f}: {RULES[task][0]}"
-        axis.annotate(words, (rule_accuracy, y), (0, 11), textcoords="offset points", ha="center", fontsize=8)
+        place = dict(textcoords="offset points", ha="right", fontsize=9)
+        axis.annotate(words, (rule_accuracy, y), (25, 19), **place)
     axis.set_yticks(range(len(found)), [data.TITLES[task] for task in found])
     axis.set(xlim=(0, 100), ylim=(len(found) - 0.4, -0.6), xlabel="test accuracy (%)")
     records.legend_below(figure, [axis])
