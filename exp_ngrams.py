@@ -203,6 +203,7 @@ def fits(x, label, classes, factors, penalties=PENALTIES):
     models = [model_of(x, 2 if rest else classes) for _ in factors]
     for penalty in penalties:
         with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")  # an older scikit-learn's of a newer scipy
             warnings.simplefilter("always", warning)
             for c, (model, factor) in enumerate(zip(models, factors)):
                 scaled = x if factor is None else with_values(x, x.data * factor[x.indices])
