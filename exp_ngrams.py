@@ -379,7 +379,8 @@ def report(args):
     print(textwrap.fill(sentence(as_published), 80) + "\n")
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
-        name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else []), *["mini"][: args.mini]])
+        parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])
+        name = "-".join(["ngrams", *parts])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
 
