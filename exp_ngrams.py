@@ -203,6 +203,7 @@ def fits(x, label, classes, factors, penalties=PENALTIES):
     models = [model_of(x, 2 if rest else classes) for _ in factors]
     for penalty in penalties:
         with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("ignore")  # an older scikit-learn's of a newer scipy
             warnings.simplefilter("always", warning)
             for c, (model, factor) in enumerate(zip(models, factors)):
                 scaled = x if factor is None else with_values(x, x.data * factor[x.indices])
@@ -378,7 +379,8 @@ def report(args):
     print(textwrap.fill(sentence(as_published), 80) + "\n")
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
-        name = "-".join(["ngrams", *(wanted if len(wanted) < len(TASKS) else []), *["mini"][: args.mini]])
+        parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])
+        name = "-".join(["ngrams", *parts])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
 
