@@ -425,7 +425,9 @@ def title_of(record):
 def drawn(found, x, by):
     """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by."""
     groups = list(records.grouped(found, lambda r: r["task"]).values())
-    figure, axes = records.panels([title_of(group[0]) for group in groups], columns=2)
+    titles = [title_of(group[0]) for group in groups]
+    size = (5, 3.6) if len(groups) > 1 else (8.5, 4.2)  # the legend needs the width
+    figure, axes = records.panels(titles, size, columns=2)
     for group, axis in zip(groups, axes):
         for key, (label, style, colour) in LINES.items():
             chosen = [r for r in group if r["cell"][by] == key]
@@ -447,9 +449,8 @@ def plot_lengths(found, path):
             at = COLUMNS.index(task)
             band = [row[at] for row in TRANSFORMERS.values()]
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
-            for i, (name, row) in enumerate(LATER.items()):
-                look = dict(color=f"{0.2 + 0.15 * i}", linestyle=(0, (2 + 3 * i, 2)), linewidth=1)
-                axis.axhline(row[at], label=name, **look)
+            for (name, row), style in zip(LATER.items(), ("-", "--", "-.", (0, (1, 3)))):
+                axis.axhline(row[at], color="0.4", linestyle=style, linewidth=1, label=name)
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
     records.legend_below(figure, [axis for _, axis in parts])
