@@ -285,10 +285,12 @@ def report(args):
         print_task(group)
     print("Your runs and this repository's; of a run that both have, yours. span: positions")
     print("from a patch's first pixel to its last; penalty: of the weights; core s: of one")
-    print("core, with the features, which two pools share; GB: peak memory.")
+    print("core, with the features, which two pools share; GB: peak memory.\n")
     if plain := [r for r in found if r["tier"] == "paper"]:
         name = "-".join(["patches", *(wanted if len(wanted) < len(TASKS) else [])])
         plot(plain, args.out / f"{name}.png")
+    for group in groups.values():
+        print(textwrap.fill(f"By validation the best: {worth(best_of(group))}", 80))
 
 
 def in_order(record):
@@ -305,8 +307,8 @@ def side_in(record):
 
 
 def print_task(group):
-    """The table of one task, and what its best cell (by validation) is worth."""
-    best, rows = max(group, key=lambda r: r["val_acc"]), []
+    """The table of one task."""
+    best, rows = best_of(group), []
     for r in group:
         mean, error = records.mean_and_error([r])
         numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", f"{r['penalty']:g}"]
@@ -320,7 +322,10 @@ def print_task(group):
     records.show(header, rows)
     if short := [r["row"] for r in group if not r["converged"]]:
         print(textwrap.fill(f"Not converged within the steps allowed: {'; '.join(short)}.", 80) + "\n")
-    print(textwrap.fill(worth(best), 80) + "\n")
+
+
+def best_of(group):
+    return max(group, key=lambda r: r["val_acc"])
 
 
 def title_of(record):
@@ -343,9 +348,8 @@ def worth(record):
     text += f" ({min(band):.2f} to {max(band):.2f})"
     convolutions = convolutions_of(record["task"])
     names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < accuracy]
-    return (
-        f"{text}, and than {'those with ' + ', '.join(names) if names else 'none'} of paper A's convolutions."
-    )
+    which = f"paper A's convolutions with {', '.join(names)}" if names else "none of paper A's convolutions"
+    return f"{text}, and than {which}."
 
 
 def transformers(task):
@@ -369,7 +373,9 @@ def plot(found, path):
     convolutions by the span that their layers see together, LRA's Transformers as a band."""
     groups = records.grouped([r for r in found if not r["changes"]], lambda r: r["task"])
     numbers = sorted({r["cell"]["centres"] for r in found})
-    figure, axes = records.panels([title_of(group[0]) for group in groups.values()], size=(6, 4.2), columns=2)
+    titles = [title_of(group[0]) for group in groups.values()]
+    size = (6 if len(titles) > 1 else 9, 4.2)  # the legend needs its room
+    figure, axes = records.panels(titles, size=size, columns=2)
     for (task, group), axis in zip(groups.items(), axes):
         for (pool, centres), line in lines_of(group).items():
             look = dict(color=COLOURS[pool], markerfacecolor="white" if centres > numbers[0] else None)
