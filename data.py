@@ -918,6 +918,12 @@ def load_tsv(path, max_length=4096, **options):
     return dress(task, **options)
 
 
+def title_of(record):
+    """The title of a record's task; images that are not the official ones are marked."""
+    marked = " (not the official images)" if record["data"].get("official") is False else ""
+    return TITLES[record["task"]] + marked
+
+
 def encode(texts):
     """Sentences as a batch of Text: ids (B, L) int64 and mask (B, L) bool of their first 4,096 bytes."""
     shape = SHAPES["text"]

@@ -243,7 +243,7 @@ TABLE3 = {
 NAMES = dict(s4="S4", s5="S5", gmlp="gMLP", s4d="S4D", dlr="DLR", lru="LRU", sgconv="SGConv")
 NAMES |= dict(free="free taps in S4's block", mamba2="Mamba-2's block")  # others are called as in TABLES
 PRINTED = ("s4", "s5", "gmlp")  # what Table 3 trains
-DRAWN = [block for block in TABLES if block not in (*DECAYS, "mamba2")]  # those have no kernel
+DRAWN = [name for name in TABLES if {"kernel", "system"} & {*dir(models.BLOCKS[name])}]  # that have a kernel
 
 # ------------------------------------------------------------------------------------------ the idea
 

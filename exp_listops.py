@@ -261,6 +261,7 @@ def run_cell(args, task, cell, seed):
     if records.is_done(args, __file__, name):
         return
     line = identity | {"row": label_of(cell), "changes": {}, "run": name, "tier": records.tier_of(args, {})}
+    line |= records.where_it_ran(args, __file__)
     for part, split in task.splits.items():
         old = rule in RULES
         line[f"{part}_acc"] = (
@@ -269,7 +270,7 @@ def run_cell(args, task, cell, seed):
     line |= {"seconds": round(time.monotonic() - started, 1), "data": task.source}
     line["chance"] = round(common.chance(task.test), 4)
     line["cpu_seconds"] = round(time.process_time() - cpu, 1)
-    line |= {"device": common.device_name(torch.device("cpu")), **records.where_it_ran(args, __file__)}
+    line["device"] = common.device_name(torch.device("cpu"))
     records.append_record(args.out / "results.jsonl", line)
     train, test = line["train_acc"], line["test_acc"]
     print(f"{name}: {train:.2%} of the training examples, {test:.2%} of the test examples", flush=True)
@@ -425,7 +426,8 @@ def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
     for i, axis in enumerate(axes):
         hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
         style = dict(color=COLOURS[i], hatch=hatch, edgecolor="white", ecolor="0.2", capsize=2)
-        bars = axis.bar(range(10), heights[i], yerr=None if errors is None else errors[i], **style)
+        shown = np.nan_to_num(heights[i])  # matplotlib 3.7 fails where none is a number
+        bars = axis.bar(range(10), shown, yerr=None if errors is None else errors[i], **style)
         axis.bar_label(
             bars, [n if h == h else "" for n, h in zip(numbers[i], heights[i])], padding=2, fontsize=7
         )

@@ -22,6 +22,7 @@ colours. Retrieval: |x1 - x2| and x1 * x2 of the vectors of the two documents.
 import argparse
 import functools
 import hashlib
+import json
 import re
 import textwrap
 import time
@@ -259,12 +260,12 @@ def label_of(cell):
     return ", ".join(words)
 
 
-def run_cell(args, task, cell, counts):
+def run_cell(args, task, cell, counts, seed):
     """One cell of the table: nothing where it is done; else it ends with its record. counts: () -> what
     `counted` makes, timed."""
     hp = {"weights": cell["weights"], "grid": PENALTIES, "tol": TOLERANCES}
     hp |= {"levels": LEVELS} if task.name in GREY else {}
-    identity = records.make_identity(args, __file__, task, "linear", cell, 0, hp)
+    identity = records.make_identity(args, __file__, task, "linear", cell, seed, hp)
     name = records.run_name(identity)
     if not records.is_done(args, __file__, name):
         with records.claim(args, name) as folder:
@@ -281,6 +282,7 @@ def train(args, task, cell, identity, folder, counts):
         advice = f"its longest document has {longest:,}; give a smaller --n, --gap or --lags"
         raise common.UserError(f"{task.name}: the n-gram spans {span:,} positions, {advice}")
     print(f"\n{folder}\n  {label_of(cell)}: {len(task.train.label):,} examples", flush=True)
+    ran = records.where_it_ran(args, __file__) | {"sklearn": machine.scikit_learn().__version__}
     made, known, before = counts()
     got, state, took = timed(learn, task, cell, made, known)
     got |= zip(("seconds", "cpu_seconds"), (round(a + b, 1) for a, b in zip(before, took)))
@@ -288,10 +290,9 @@ def train(args, task, cell, identity, folder, counts):
     got |= {"peak_gb": common.peak_gb(device)}
     changes = {"limit": args.limit} if args.limit else {}
     line = identity | {"row": label_of(cell), "changes": changes, "run": folder.name}
-    line |= {"tier": records.tier_of(args, changes), "device": common.device_name(device)} | got
+    line |= {"tier": records.tier_of(args, changes), "device": common.device_name(device)} | ran | got
     line |= {"chance": round(common.chance(task.test), 4), "data": task.source}
     common.save_checkpoint(folder / "weights.pt", state)
-    line |= {"sklearn": machine.scikit_learn().__version__} | records.where_it_ran(args, __file__)
     records.append_record(args.out / "results.jsonl", line)
     print(f"test accuracy {got['test_acc']:.2%} ({got['seconds']:.0f} s); {worth(line)}", flush=True)
 
@@ -393,7 +394,7 @@ def print_task(group):
         numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}"]
         rows.append([r["row"], *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
     apart = "symbols that stand a gap apart" if best["cell"].get("gap", 1) > 1 else ""
-    print(", ".join(filter(None, [title_of(best), records.in_words(best["changes"]), apart])) + ":\n")
+    print(", ".join(filter(None, [data.title_of(best), records.in_words(best["changes"]), apart])) + ":\n")
     records.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.")
@@ -417,15 +418,10 @@ def sentence(found):
     return f"So a linear model that sees n symbols at a time has {', '.join(parts)}." if parts else ""
 
 
-def title_of(record):
-    marked = " (not the official images)" if record["data"].get("official") is False else ""
-    return data.TITLES[record["task"]] + marked
-
-
 def drawn(found, x, by):
     """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by."""
     groups = list(records.grouped(found, lambda r: r["task"]).values())
-    titles = [title_of(group[0]) for group in groups]
+    titles = [data.title_of(group[0]) for group in groups]
     size = (5, 3.6) if len(groups) > 1 else (8.5, 4.2)  # the legend needs the width
     figure, axes = records.panels(titles, size, columns=2)
     for group, axis in zip(groups, axes):
@@ -535,8 +531,9 @@ def refuse(args, names):
     machine.scikit_learn()  # now, not after the data
 
 
-def run_task(args, name, length):
-    """All cells of a task whose documents are cut at `length` bytes (None: at the task's own)."""
+def cells_of(args, name, length):
+    """Yield (task, cell, () -> what `counted` makes of it, timed) for a task whose documents are cut at
+    `length` bytes (None: at the task's own)."""
     how = dict(mini=args.mini, smoke=args.smoke, limit=args.limit, max_length=length)
     task = data.load(name, args.data_dir, **how)
     grams = [{"lags": lags} for lags in args.lags or ()]
@@ -546,22 +543,28 @@ def run_task(args, name, length):
     more |= {"digits": "no"} if args.no_digits else {}
     more |= {"max_length": length} if length not in (None, data.length(name)) else {}
     default = ["presence"] if name in data.TEXTS else ["counts"]
-    for gram in grams:
-        common.reset_peak(torch.device("cpu"))
-        counts = functools.cache(functools.partial(timed, counted, task, gram | more))  # once for all weights
-        for weights in common.chosen(args.weights or default, WEIGHTS):
-            run_cell(args, task, gram | {"weights": weights} | more, counts)
+    counts = functools.lru_cache(maxsize=1)(functools.partial(count_anew, task))  # once for all weights
+    for gram, weights in product(grams, common.chosen(args.weights or default, WEIGHTS)):
+        yield task, gram | {"weights": weights} | more, functools.partial(counts, json.dumps(gram | more))
+
+
+def count_anew(task, cell):
+    """`counted`, timed; the peak of memory begins with it. cell: as JSON, which a cache can compare."""
+    common.reset_peak(torch.device("cpu"))
+    return timed(counted, task, json.loads(cell))
 
 
 def main(argv=None):
-    args = common.read_args(make_parser(), argv)
+    parser = make_parser()
+    parser.set_defaults(seed=0, seeds=1)  # nothing is drawn
+    args = common.read_args(parser, argv)
     with common.exit_cleanly():
         if args.report:
             return report(args)
         names = common.chosen(args.task, TASKS)
         refuse(args, names)
-        for name, length in product(names, args.max_length or [None]):
-            run_task(args, name, length)
+        tasks = product(names, args.max_length or [None])
+        records.run_cells(args, [cell for task in tasks for cell in cells_of(args, *task)], run_cell)
 
 
 if __name__ == "__main__":

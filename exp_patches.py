@@ -227,12 +227,12 @@ def run_cell(args, task, kept, cell, seed):
             raise common.UserError(f"{what}; give at most {found:,} --centres")
     with records.claim(args, name) as folder:
         print(f"\n{folder}\n  {label_of(cell)}: {len(task.train.label):,} examples", flush=True)
+        ran = records.where_it_ran(args, __file__)
         got = measure(task, cell, seed, patches, kept, began)
         changes = {"limit": args.limit} if args.limit else {}
         line = identity | {"row": label_of(cell), "changes": changes, "run": name}
-        line |= {"tier": records.tier_of(args, changes)} | got
+        line |= {"tier": records.tier_of(args, changes)} | ran | got
         line |= {"chance": round(common.chance(task.test), 4), "data": task.source}
-        line |= records.where_it_ran(args, __file__)
         records.append_record(args.out / "results.jsonl", line)
     took = f"{got['cpu_seconds']:.0f} core s, {got['peak_gb'] or 0:.1f} GB"
     print(f"test accuracy {got['test_acc']:.2%} ({took})", flush=True)
@@ -317,7 +317,7 @@ def print_task(group):
         row = [f"{cell['patch']}, {cell['centres']:,}, {cell['pool']}", span(cell["patch"], side_in(r))]
         rows.append([*row, *numbers, *cost])
     tier = "mini tier" if best["tier"] == "mini" else ""
-    print(", ".join(filter(None, [title_of(best), records.in_words(best["changes"]), tier])) + ":\n")
+    print(", ".join(filter(None, [data.title_of(best), records.in_words(best["changes"]), tier])) + ":\n")
     header = ["patch, centres, pool", "span", "test ± s.e.", "val %", "penalty", "core s", "GB"]
     records.show(header, rows)
     if short := [r["row"] for r in group if not r["converged"]]:
@@ -326,11 +326,6 @@ def print_task(group):
 
 def best_of(group):
     return max(group, key=lambda r: r["val_acc"])
-
-
-def title_of(record):
-    marked = " (not the official images)" if record["data"].get("official") is False else ""
-    return data.TITLES[record["task"]] + marked
 
 
 def worth(record):
@@ -373,7 +368,7 @@ def plot(found, path):
     convolutions by the span that their layers see together, LRA's Transformers as a band."""
     groups = records.grouped([r for r in found if not r["changes"]], lambda r: r["task"])
     numbers = sorted({r["cell"]["centres"] for r in found})
-    titles = [title_of(group[0]) for group in groups.values()]
+    titles = [data.title_of(group[0]) for group in groups.values()]
     size = (6 if len(titles) > 1 else 9, 4.2)  # the legend needs its room
     figure, axes = records.panels(titles, size=size, columns=2)
     for (task, group), axis in zip(groups.items(), axes):

@@ -108,11 +108,13 @@ def claim(args, name):
 
 
 def where_it_ran(args, script):
-    """The rows of a record about code, machine and libraries."""
+    """The rows of a record about code and libraries: to be asked before the work, lest the code be edited."""
     note = {"git": args.git[0], "dirty": args.git[1], "code": code_hash(script), "argv": args.argv}
-    note |= {"torch": str(torch.__version__), "numpy": numpy.__version__, "python": platform.python_version()}
-    now = datetime.datetime.now(datetime.timezone.utc)  # Python 3.10 has no datetime.UTC
-    return note | {"date": now.isoformat(timespec="seconds")}
+    return note | {
+        "torch": str(torch.__version__),
+        "numpy": numpy.__version__,
+        "python": platform.python_version(),
+    }
 
 
 def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=None):
@@ -129,7 +131,6 @@ def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=N
     with claim(args, name) as folder:
         announce(folder, identity, model, task, "bf16" if bf16 else "float32")
         note = where_it_ran(args, script)
-        del note["date"]
         note |= {"amp": "bf16" if bf16 else "off"}
         note |= {"micro_batch": args.micro_batch, "compile": args.compile, "graphs": args.graphs}
         with faults_in_words(folder, model, hp["batch_size"], args.micro_batch):
@@ -137,7 +138,7 @@ def train(args, *, script, identity, row, changes, task, build, loss_fn, extra=N
         starts = result.pop("starts")
         line = {**identity, "row": row, "changes": changes, "run": name, "tier": tier_of(args, changes)}
         line |= result
-        line |= (extra() if extra else {}) | {"data": task.source, **where_it_ran(args, script), **note}
+        line |= (extra() if extra else {}) | {"data": task.source, **note}
         line["dirty"] = any(start["dirty"] for start in starts)
         if len(starts) > 1:
             line["starts"] = starts  # it was stopped and continued with other code or flags
@@ -169,26 +170,27 @@ def faults_in_words(folder, model, batch_size, micro_batch):
 
 @torch.no_grad()
 def reads_padding(model, task):
-    """A sentence about a model whose answers depend on the padding behind a document, "" for others: the
-    longest examples, cut to half of their length, must have the same logits when they are padded again."""
+    """A sentence about a model that reads the padding behind a document, "" for others: the longest examples,
+    cut to half of their length, must have the same features and logits when they are padded again."""
     if getattr(model, "embedding", None) is None:  # a model of pixels has no padding
         return ""
     longest = task.lengths["test"].argsort(descending=True)[:8]
     batch = task.to(next(model.parameters()).device).gather("test", longest)
     half = batch.tokens.shape[1] // 2
-    logits = []
+    answers = []
     for width in (half, batch.tokens.shape[1]):
         tokens, mask = batch.tokens[:, :width].clone(), batch.mask[:, :width].clone()
         tokens[:, half:], mask[:, half:] = 0, False
-        logits.append(model.eval().classify(model(tokens, mask), mask, task.docs))
-    short, padded = logits
-    change = float((padded - short).abs().max())
-    if change <= 1e-3 * (1 + float(short.abs().max())):  # rounding
-        return ""
-    words = (
-        f"{type(model.blocks[0]).__name__} reads padding: longer padding changes its logits by {change:.2g}"
-    )
-    return f"{words}; what stands where the mask is False must not reach the other positions"
+        features = model.eval()(tokens, mask)
+        real = features[:, :half] * mask[:, :half].unsqueeze(2)  # pooling would hide what few positions read
+        answers.append((real, model.classify(features, mask, task.docs)))
+    for what, short, padded in zip(("features", "logits"), *answers):
+        change = float((padded - short).abs().max())
+        if change > 1e-3 * (1 + float(short.abs().max())):  # more than rounding
+            block = type(model.blocks[0]).__name__
+            words = f"{block} reads padding: longer padding changes its {what} by {change:.2g}"
+            return f"{words}; what stands where the mask is False must not reach the other positions"
+    return ""
 
 
 def build_model(build):
@@ -311,8 +313,10 @@ def run_cells(args, cells, run):
 
 
 def append_record(path, line):
-    """Append one JSON line; safe with many processes. After a torn piece (a power cut) it starts a new line:
-    reading leaves out the piece alone."""
+    """Append one JSON line, dated; safe with many processes. After a torn piece (a power cut) it starts
+    a new line: reading leaves out the piece alone."""
+    now = datetime.datetime.now(datetime.timezone.utc)  # Python 3.10 has no datetime.UTC
+    line = {"date": now.isoformat(timespec="seconds")} | line
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as f:
         if fcntl:

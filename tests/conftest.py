@@ -169,3 +169,9 @@ def signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+def ends_of(band):
+    """[lowest, highest] y of what axhspan drew: a polygon until matplotlib 3.9, then a rectangle."""
+    corners = band.get_patch_transform().transform(band.get_path().vertices)
+    return [corners[:, 1].min(), corners[:, 1].max()]

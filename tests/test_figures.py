@@ -175,7 +175,8 @@ def test_listops_bars_are_shares_of_enough_examples_with_their_errors(monkeypatc
     predicted = np.where(np.arange(29) < 15, 9, 0)
     exp_listops.plot_breakdown(roots, labels, predicted, "a model", None)
     bars = figures[0].axes[0].patches
-    assert bars[9].get_height() == 75 and math.isnan(bars[8].get_height())
+    assert bars[9].get_height() == 75 and bars[8].get_height() == 0
+    assert [text.get_text() for text in figures[0].axes[0].texts[8:]] == ["", "20"]
     (low, high) = figures[0].axes[0].containers[0].lines[2][0].get_segments()[9][:, 1]
     assert (high - low) / 2 == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 20))
     exp_listops.plot_gain(roots, labels, predicted, "a model", None)

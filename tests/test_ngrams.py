@@ -10,7 +10,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from conftest import exit_code, lines_of
+from conftest import ends_of, exit_code, lines_of
 from test_figures import dots, record
 
 import data
@@ -346,7 +346,7 @@ def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
     known = {line.get_label(): line.get_ydata()[0] for line in lengths.lines}
     assert (known["chance"], known["S4 (Gu et al.)"]) == (50, 86.82)
     (band,) = [patch for patch in lengths.patches if "Transformers" in patch.get_label()]
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((52.98, 65.9))
+    assert ends_of(band) == pytest.approx([52.98, 65.9])
     shown = {name: [point[:2] for point in points] for name, points in dots(gaps).items()}
     assert shown == {"2 symbols, g apart": [(1, 70), (4, 65)]}
     assert [line.get_ydata()[0] for line in gaps.lines if line.get_label() == "one symbol alone"] == [60]

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 import torch
-from conftest import exit_code, lines_of
+from conftest import ends_of, exit_code, lines_of
 
 import data
 import exp_patches
@@ -232,7 +232,7 @@ def test_the_figure_has_the_spans_and_accuracies_of_the_records(monkeypatch, tmp
     # Six layers of K = 5, 7, 11, 21, 31, 61, 12 to 180 to each side and the middle itself.
     assert lines[25, 37, 61, 121, 181, 361] == [46.63, 49.05, 64.47, 70.25, 79.84, 83.62]
     band = next(patch for patch in axis.patches)
-    assert [band.get_y(), band.get_y() + band.get_height()] == pytest.approx([38.07, 44.24])
+    assert ends_of(band) == pytest.approx([38.07, 44.24])
     spans = {"1x1": 1, "1x25": 25, "3x3": 67, "6x6": 166, "10x10": 298}
     assert {patch: exp_patches.span(patch) for patch in spans} == spans
     assert exp_patches.span("6x6", side=16) == 86

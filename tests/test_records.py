@@ -271,6 +271,20 @@ def test_a_run_ends_with_the_lines_that_load_its_model(run, tmp_path, capsys):
     assert all(torch.equal(p, weights[name]) for name, p in found["model"].state_dict().items())
 
 
+class Biased(models.ResidualBlock):
+    """A convolution behind a bias, which makes padding something else than 0."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        self.linear, self.conv = (
+            torch.nn.Linear(d_model, d_model),
+            torch.nn.Conv1d(d_model, d_model, 3, padding=1),
+        )
+
+    def mix(self, z, mask):
+        return self.conv(self.linear(z).mT).mT
+
+
 class Mean(models.ResidualBlock):
     """The mean of what it is given, padding too: what a newcomer writes."""
 
@@ -288,8 +302,10 @@ def test_a_block_that_reads_padding_or_has_a_wrong_shape_is_named(monkeypatch, t
     tables = exp_kernels.TABLES | exp_multitask.TABLES
     for name in ("text", "retrieval"):
         task = data.load(name, "", smoke=True)
-        bad = models.SequenceModel("mean", 1, 8, **task.sizes)
-        assert "Mean reads padding: longer padding changes its logits by" in records.reads_padding(bad, task)
+        for bad, what in ((Mean, "features"), (Biased, "features")):
+            monkeypatch.setitem(models.BLOCKS, "bad", bad)
+            words = f"{bad.__name__} reads padding: longer padding changes its {what} by"
+            assert words in records.reads_padding(models.SequenceModel("bad", 1, 8, **task.sizes), task)
         for block, table in tables.items():
             recipe = common.with_rows(common.column(*table, name), exp_kernels.SMOKE)
             model = models.SequenceModel(**recipe["model"], **task.sizes)
