@@ -135,6 +135,48 @@ def test_the_classifier_is_newtons_on_features_standardised_by_training():
     assert 0.6 < got["test_acc"] < 0.9 and got["val_acc"] == pytest.approx(max(got["tried"].values()))
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_slope_is_that_of_finite_differences(classes):
+    draw = np.random.default_rng(0)
+    x, label = draw.normal(size=(30, 4)), torch.arange(30) % classes
+    outputs = 1 if classes == 2 else classes
+    model = types.SimpleNamespace(coef_=draw.normal(size=(outputs, 4)), intercept_=draw.normal(size=outputs))
+
+    def loss(weight):
+        scores = torch.from_numpy(x @ weight.T + model.intercept_)
+        scores = torch.cat([torch.zeros(30, 1), scores], 1) if classes == 2 else scores
+        losses = torch.nn.functional.cross_entropy(scores, label, reduction="sum")
+        return (float(losses) + 7 / 2 * (weight**2).sum()) / 30
+
+    steps = 1e-5 * np.eye(4 * outputs).reshape(-1, outputs, 4)
+    wanted = [(loss(model.coef_ + step) - loss(model.coef_ - step)) / 2e-5 for step in steps]
+    found = exp_patches.steepest(model, x, label.numpy(), 7)
+    assert found == pytest.approx(max(map(abs, wanted)), rel=1e-5)
+
+
+@pytest.mark.parametrize("scores, last, best", [
+    ([0.52, 0.51, 0.56, 0.55], 10, 100),  # a strong penalty that loses by luck ends nothing
+    ([0.4, 0.5, 0.6, 0.7, 0.7003], 1, 1),
+    ([0.4, 0.5, 0.6, 0.7, 0.8, 0.75], 0.1, 1),
+])  # fmt: skip
+def test_penalties_are_tried_until_a_weak_one_brings_little(scores, last, best, monkeypatch):
+    def stand_in(**how):
+        model = types.SimpleNamespace(coef_=np.zeros((1, 2)), intercept_=np.zeros(1), n_iter_=np.array([3]))
+        tried = iter(scores)
+        model.set_params = lambda C: setattr(model, "own", next(tried)) or model
+        model.fit = lambda x, y: model
+        model.score = lambda x, y: model.own
+        return model
+
+    kind = types.SimpleNamespace(linear_model=types.SimpleNamespace(LogisticRegression=stand_in))
+    monkeypatch.setattr(exp_patches.machine, "scikit_learn", lambda: kind)
+    monkeypatch.setattr(exp_patches, "steepest", lambda *how: 0.0)
+    label = types.SimpleNamespace(label=torch.zeros(4))
+    task = types.SimpleNamespace(splits=dict.fromkeys(data.SPLITS, label))
+    got = exp_patches.fit({split: torch.rand(4, 2) for split in data.SPLITS}, task)
+    assert ([*got["tried"]][-1], got["penalty"]) == (str(last), best)
+
+
 # ------------------------------------------------------------------------------------------ cells
 
 
