@@ -57,7 +57,7 @@ TITLES |= dict(pathfinder="Pathfinder", pathx="Path-X", pathx256="Path-X-256")  
 # Of each task the rule without a network that its full-size tables show: what its record has.
 FLOORS = {
     "text": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}},
-    "image": {"exp": "patches", "cell": {"patch": "6x6", "centres": 1600, "pool": "quarters"}},
+    "image": {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "quarters"}},
     "pathfinder": {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "quarters"}},
     "listops": {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "known"}},
 }
