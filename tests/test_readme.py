@@ -105,6 +105,13 @@ def test_the_first_table_is_that_of_the_records():
     assert floors.table(floors.floors()) in README and floors.table(floors.floors()) in PAGES["floors"]
 
 
+def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
+    """Its two sentences of numbers."""
+    said, claims = (" ".join(text.split()) for text in (README, PAGES["claims"]))
+    for sentence in re.search(r"(\d+ gaps are above .*?\.) (\d+ gaps are smaller: .*?\.)", said).groups():
+        assert sentence in claims
+
+
 # ------------------------------------------------------------------------------------------ commands
 
 
