@@ -75,6 +75,7 @@ def test_slopes_are_powers_of_the_length(small, tmp_path, monkeypatch):
     assert second["slope"] == pytest.approx(1.5)
 
 
+@pytest.mark.processes
 def test_every_block_is_measured(small, tmp_path):
     """Each for real."""
     blocks = {bench.recipe(model, "text")["model"].get("block", "conv") for model in bench.MODELS}

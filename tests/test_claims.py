@@ -383,6 +383,7 @@ def test_the_figure_has_every_pair_with_its_interval(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------ the command
 
 
+@pytest.mark.processes
 def test_the_pages_are_what_the_records_give():
     """After new records: python claims.py --write"""
     page = claims.claims_page([rule.judge(row, MINI) for row in ROWS], PAIRS)

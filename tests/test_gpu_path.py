@@ -24,9 +24,8 @@ import exp_spt
 import models
 
 OLD = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11)
-pytestmark = pytest.mark.skipif(
-    OLD, reason="fake CUDA tensors of torch below 2.11 refuse parameters without data"
-)
+REASON = "fake CUDA tensors of torch below 2.11 refuse parameters without data"
+pytestmark = [pytest.mark.skipif(OLD, reason=REASON), pytest.mark.processes]
 
 COMMANDS = [
     (exp_locality, "--task text retrieval listops pathfinder --kernel 5", 4),

@@ -810,6 +810,7 @@ COMPILED += [pytest.param(name, "inductor", marks=pytest.mark.slow)
              for name in ("conv", "transformer", "gmlp", "s4d", "dlr")]  # fmt: skip
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(torch.__version__ < (2, 11), reason="--compile on a CPU is refused here")
 @pytest.mark.parametrize("name, backend", COMPILED)
 def test_compiled_models_train_as_eager_ones_at_several_lengths(name, backend):

@@ -94,6 +94,7 @@ def recipes(monkeypatch, tmp_path):
     return ask
 
 
+@pytest.mark.processes
 def test_what_a_record_says_of_its_recipe_is_what_the_tables_say_today(recipes):
     commands = collections.defaultdict(list)
     for r in records.published():
