@@ -157,14 +157,22 @@ def show(judged):
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
+MARKS = (
+    "rising: these arms, by their place in the sentence, had not stopped learning; floor: they are no better "
+    "than a model that sees no order. Without a reading: nobody had predicted anything. docs/claims.md has "
+    "the rule."
+)
+
+
 def show_all(judged, pairs):
     """Print all rows, below their headings, and what the pairs say."""
-    print(f"{'reading':18}{'here ± s.e.':20}paper  (points; marks: docs/claims.md)\n")
+    print(f"{'reading':18}{'here ± s.e.':20}paper  (in points)\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:
             show(one)
         print()
+    print(textwrap.fill(MARKS, 80) + "\n")
     if pairs:
         print(textwrap.fill(count(pairs), 80))
 

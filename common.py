@@ -127,8 +127,8 @@ def number(kind, what, fits):
     return parse
 
 
-positive_int = number(int, "a whole number from 1 to 999999999", lambda n: 0 < n < 10**9)
-natural_int = number(int, "a whole number from 0 to 999999999", lambda n: 0 <= n < 10**9)
+positive_int = number(int, "a whole number, 1 or more", lambda n: 0 < n < 10**9)
+natural_int = number(int, "a whole number, 0 or more", lambda n: 0 <= n < 10**9)
 odd_int = number(int, "an odd whole number from 1, to have a middle", lambda n: 0 < n < 10**9 and n % 2)
 positive_float = number(float, "a number above 0", lambda x: 0 < x < math.inf)
 non_negative_float = number(float, "0 or a number above it", lambda x: 0 <= x < math.inf)

@@ -832,6 +832,8 @@ def load(name, root, *, mini=False, smoke=False, **how):
     if mini and not smoke:
         task.source["baselines"] = baselines(task)
         how["max_length"] = how.get("max_length") or small
+        if how["max_length"] > small:
+            raise DataError(f"--mini reads {small} bytes of {TITLES[name]}; give no larger --max-length")
     return dress(task, **how)
 
 
@@ -925,7 +927,10 @@ def title_of(record):
 
 
 def encode(texts):
-    """Sentences as a batch of Text: ids (B, L) int64 and mask (B, L) bool of their first 4,096 bytes."""
+    """A list of sentences as a batch of Text: ids (B, L) int64, mask (B, L) bool of their first 4,096 bytes.
+    Raises TypeError for one string, whose letters would be a review each."""
+    if isinstance(texts, str):
+        raise TypeError("encode takes a list of sentences; put yours into [ ]")
     shape = SHAPES["text"]
     tokens, offsets = ragged([text.encode()[: shape["max_length"]] for text in texts])
     rows = torch.nn.utils.rnn.pad_sequence(

@@ -788,8 +788,9 @@ def print_arms(title, found):
     first = [arm for arm in order if any("pretraining" in r for r in arms[arm])]
     first = {arm: "; ".join(filter(None, [arm.label(), arm.changes])) for arm in first}
     if first:
+        unit = "% of the variance" if found[0]["task"] in MEAN_STD else "% of the symbols"
         print_columns(
-            "What the pretrainings restored, % (one answer for everything):\n", cells, first, restored
+            f"What the pretrainings restored, {unit} (always the same answer):\n", cells, first, restored
         )
 
 

@@ -668,3 +668,16 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     code = "import sys, data; sys.exit(str([m for m in ('torchvision', 'matplotlib') if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert done.stderr == "[]\n"
+
+
+def test_one_string_is_no_list_of_sentences():
+    with pytest.raises(TypeError, match="takes a list of sentences"):
+        data.encode("A wonderful film.")
+
+
+def test_a_mini_text_is_not_made_longer(monkeypatch, tmp_path):
+    small = data.load("text", "", smoke=True)
+    monkeypatch.setattr(data, "pack", lambda *_: (small.splits, dict(small.source)))
+    with pytest.raises(data.DataError, match="--mini reads 256 bytes of Text"):
+        data.load("text", tmp_path, mini=True, max_length=512)
+    assert data.load("text", tmp_path, mini=True, max_length=100).max_length == 100
