@@ -746,7 +746,8 @@ class Arm(NamedTuple):
         words.append(f"{100 * cell.share:g} % SPT" if cell.share is not None else None)
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
-            words.append(f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else cell.stride)
+            order = "random order" if cell.stride == "random" else cell.stride
+            words.append(f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else order)
         return ", ".join(filter(None, words))
 
 

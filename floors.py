@@ -67,7 +67,7 @@ def listed(found):
         task, words, accuracy, band, s4, best = (cell.strip() for cell in line.strip("|").split("|"))
         lines += [
             f"{task}: {words}",
-            f"    {accuracy} %   LRA's Transformers {band}   S4 {s4}   best printed {best}",
+            f"    {accuracy} %  LRA's Transformers {band}  S4 {s4}  best printed {best}",
         ]
     return "\n".join(lines)
 

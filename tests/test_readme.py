@@ -93,7 +93,7 @@ def test_a_trained_model_is_used_as_the_readme_says(monkeypatch, capsys):
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     monkeypatch.chdir(ROOT)
     exec(code, names := {})
-    assert capsys.readouterr().out.startswith("tensor([[")
+    assert capsys.readouterr().out.startswith("[[")
     clear = "One of the best films I have ever seen.", "One of the worst films I have ever seen."
     for sentences in (None, clear):
         ids, mask = data.encode(sentences) if sentences else (names["ids"], names["mask"])
