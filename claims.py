@@ -165,16 +165,16 @@ MARKS = (
 
 
 def show_all(judged, pairs):
-    """Print all rows, below their headings, and what the pairs say."""
+    """Print what the pairs say, and all rows, below their headings."""
+    if pairs:
+        print(textwrap.fill(count(pairs), 80) + "\n")
+    print(textwrap.fill(MARKS, 80) + "\n")
     print(f"{'reading':18}{'here ± s.e.':20}paper  (in points)\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:
             show(one)
         print()
-    print(textwrap.fill(MARKS, 80) + "\n")
-    if pairs:
-        print(textwrap.fill(count(pairs), 80))
 
 
 def table_of(group):
