@@ -840,12 +840,13 @@ def print_papers(both, names):
     """Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         print("No cell has been run at full size yet.\n")
+    known = records.published()
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(records.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[in_short(row), *values] for row, *values in lines if any(values)]
-            rules = {task: records.floor_of(records.published(), task, data.FLOORS) for task in shown}
+            rules = {task: records.floor_of(known, task, data.FLOORS) for task in shown}
             lines += records.floor_lines(shown, rules)
             records.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):

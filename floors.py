@@ -44,32 +44,26 @@ def floors():
     return {task: group[0] for task, group in found.items() if group}
 
 
-def table(found):
-    """The table as Markdown."""
-    rows = []
+def rows_of(found):
+    """The fields of HEADER for each task, as text."""
     for task, record in found.items():
         band, s4, best = published(task)
         accuracy, error = (100 * value for value in records.mean_and_error([record]))
-        numbers = (
-            f"{accuracy:.1f} ± {error:.1f}",
-            f"{min(band):.2f} to {max(band):.2f}",
-            f"{s4:.2f}",
-            f"{best:.2f}",
-        )
-        rows.append([data.TITLES[task], RULES[task], *numbers])
-    return records.markdown(HEADER, rows)
+        ours, theirs = f"{accuracy:.1f} ± {error:.1f}", f"{min(band):.2f} to {max(band):.2f}"
+        yield [data.TITLES[task], RULES[task], ours, theirs, f"{s4:.2f}", f"{best:.2f}"]
+
+
+def table(found):
+    """The table as Markdown."""
+    return records.markdown(HEADER, list(rows_of(found)))
 
 
 def listed(found):
     """The table in 80 columns: a rule above its numbers."""
-    lines = []
-    for line in table(found).splitlines()[2:]:
-        task, words, accuracy, band, s4, best = (cell.strip() for cell in line.strip("|").split("|"))
-        lines += [
-            f"{task}: {words}",
-            f"    {accuracy} %  LRA's Transformers {band}  S4 {s4}  best printed {best}",
-        ]
-    return "\n".join(lines)
+    return "\n".join(
+        f"{task}: {words}\n    {ours} %  LRA's Transformers {theirs}  S4 {s4}  best printed {best}"
+        for task, words, ours, theirs, s4, best in rows_of(found)
+    )
 
 
 def plot(found, path):

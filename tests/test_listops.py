@@ -430,7 +430,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
 
 
 BAD = {
-    "--W -1": "whole number, 0 or more", "--W 1.5": "whole number, 0 or more", "--P 0": "whole number, 1 or more",
+    "--W -1": "whole number, 0 or more", "--W 1.5": "whole number, 0 or more",
+    "--P 0": "whole number, 1 or more",
     "--rule root --W 3": "--W is for the rule window", "--rule window --P 3": "--P is for the rule prefix",
     "--rule window --figure 1": "leave one out", "--rule windows": "invalid choice",
 }  # fmt: skip
