@@ -67,28 +67,34 @@ def apart(pairs):
     return [pair for pair in pairs if pair.row.expected > GAP]
 
 
-def count(pairs):
-    """What the mini tier is worth, as sentences: how many of the pairs, Judged, have which reading."""
-    kinds = {SAME: "have the same sign here", OPPOSITE: "the opposite sign", OPEN: "are not told apart"}
-    if any(pair.reading == FLOOR for pair in pairs):
-        kinds[FLOOR] = "have both arms at the floor"
-
-    def numbers(part):
-        return [sum(pair.reading == kind for pair in part) for kind in kinds]
-
+def count_table(pairs):
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading."""
     wide = apart(pairs)
-    far, near = ([pair for pair in wide if (pair.row.expected > FAR) == far] for far in (True, False))
-    level = [pair.reading for pair in pairs if pair not in wide]
-    said = ", ".join(f"{n} {words}" for n, words in zip(numbers(wide), kinds.values()))
-    most, some = (", ".join(map(str, numbers(part))) for part in (far, near))
+    parts = {
+        f"above {FAR:g} points": [pair for pair in wide if pair.row.expected > FAR],
+        f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
+        f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
+    }
+    kinds = {"as in the paper": (SAME, EQUAL), "otherwise": (OPPOSITE, DIFFERS), OPEN: (OPEN,)}
+    if any(pair.reading == FLOOR for pair in pairs):
+        kinds[FLOOR] = (FLOOR,)
+    lines = []
+    for name, part in parts.items():
+        counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
+        lines.append([name, len(part), *counts])
+    return records.markdown(["gap in the paper", "pairs", *kinds], lines)
+
+
+def count(pairs, width):
+    """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
-    equal = ", ".join(f"{level.count(kind)} {kind}" for kind in (EQUAL, DIFFERS, OPEN))
-    return (
-        f"Take any two rows of a task in the tables that one script reproduces, with {SEEDS} seeds each here."
-        f" {len(wide)} gaps are above {GAP:g} points in the paper: {said}. Above {FAR:g} points: {most} of "
-        f"{len(far)}; from {GAP:g} to {FAR:g}: {some} of {len(near)}. {len(level)} gaps are smaller: {equal}."
-        f" These {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent."
+    before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here."
+    after = (
+        f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
+        f"opposite sign; of such a gap, a difference. These {len(pairs)} pairs are made of {len(arms)} rows, "
+        "so they are not independent."
     )
+    return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -167,7 +173,7 @@ MARKS = (
 def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
     if pairs:
-        print(textwrap.fill(count(pairs), 80) + "\n")
+        print(count(pairs, 80) + "\n")
     print(textwrap.fill(MARKS, 80) + "\n")
     print(f"{'reading':18}{'here ± s.e.':20}paper  (in points)\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
@@ -215,7 +221,7 @@ techniques is our reading: our copy is scrambled. The other reading would turn t
 
 def claims_page(judged, pairs):
     """docs/claims.md as text."""
-    parts = ["# Claims", HOW, "## What is the mini tier worth?", textwrap.fill(count(pairs), 110)]
+    parts = ["# Claims", HOW, "## What is the mini tier worth?", count(pairs, 110)]
     parts += ["![The papers' gaps against ours](../results/figures/claims-mini.png)", table_of(pairs)]
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         parts += [f"## {rule.SAYS[who]}: {place}", textwrap.fill(sentence, 110), table_of(group)]

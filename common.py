@@ -11,6 +11,7 @@ import argparse
 import atexit
 import contextlib
 import ctypes
+import difflib
 import functools
 import hashlib
 import importlib
@@ -219,7 +220,9 @@ def print_anywhere():
 def read_args(parser, argv):
     """The command line of an experiment, trained or not; adds args.git and args.argv."""
     print_anywhere()
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(unknown_flags(unknown, [flag(name) for name in vars(args)]))
     if not args.task and not args.report:
         parser.error("give --task, or --report to print the table")
     if args.mini and args.smoke:
@@ -231,6 +234,15 @@ def read_args(parser, argv):
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]
     return args
+
+
+def unknown_flags(words, flags):
+    """What is said of words of a command line that are not understood: of a misspelt flag the nearest one."""
+    for word in (word for word in words if word.startswith("-")):
+        name, *_ = word.partition("=")
+        if near := difflib.get_close_matches(name, flags, n=1):
+            return f"there is no flag {name}; did you mean {near[0]}? (-h lists all)"
+    return f"not understood: {' '.join(words)} (-h lists all flags)"
 
 
 def parse_args(parser, argv):

@@ -779,8 +779,8 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    named = [("chance" if rule == "majority" else rule, value) for rule, value in known.items()]
-    return [[rule, "", f"{100 * value:.1f}", "", ""] for rule, value in named]
+    names = {"majority": "commonest label", "root rule": "commonest label of its root"}
+    return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 
 def print_averages(tasks, yours, ours, paper, bare=True):
