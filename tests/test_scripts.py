@@ -21,6 +21,8 @@ import exp_kernels
 import exp_listops
 import exp_locality
 import exp_multitask
+import exp_ngrams
+import exp_patches
 import exp_positional
 import exp_range
 import listops
@@ -102,6 +104,19 @@ def imports(path):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in found:
             found[node.value.id].add(node.attr)
     return found
+
+
+@pytest.mark.parametrize(
+    "script, words, said",
+    [
+        (exp_locality, "--task text --kernal=5", "no flag --kernal; did you mean --kernel?"),
+        (exp_patches, "--task image --poll all", "no flag --poll; did you mean --pool?"),
+        (exp_locality, "--task text --bucket", "no flag --bucket; did you mean --no-bucket?"),
+        (exp_ngrams, "--task text --frobnicate", "not understood: --frobnicate"),
+    ],
+)
+def test_a_misspelt_flag_gets_the_nearest_one(script, words, said, capsys):
+    assert exit_code(script.main, *words.split()) == 2 and said in capsys.readouterr().err
 
 
 def test_scripts_stand_alone():
