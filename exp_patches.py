@@ -367,12 +367,12 @@ def worth(record):
         return f"{text}; nothing published is comparable."
     band = transformers(record["task"])
     behind = sum(value < accuracy for value in band)
-    text += f", more than {behind} of {len(band)} Transformers of LRA's table"
+    text += f", ahead of {behind or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
     convolutions = convolutions_of(record["task"])
     names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < accuracy]
     which = f"paper A's convolutions with {', '.join(names)}" if names else "none of paper A's convolutions"
-    return f"{text}, and than {which}."
+    return f"{text}, and of {which}."
 
 
 def transformers(task):
