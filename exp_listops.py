@@ -325,6 +325,10 @@ def report(args):
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
         return records.compare(args, exp, data.TITLES)
+    print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the")
+    print("paper's Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9,")
+    print("MED 4 (the median of an even number of arguments is cut to a whole number, as in")
+    print("the data), SM a random digit.\n")
     for tier in ["mini"] if args.mini else ["paper", "mini"]:
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -337,10 +341,6 @@ def report(args):
                 rows[-1].append(train + records.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
         records.print_table(["rule; train / test", "yours", "this repository", "paper, train"], rows)
-        print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the")
-        print("paper's Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9,")
-        print("MED 4 (the median of an even number of arguments is cut to a whole number, as in")
-        print("the data), SM a random digit.\n")
         report_ranges(args, *both, tier)
 
 
@@ -350,6 +350,9 @@ def report_ranges(args, yours, ours, tier):
     if not groups:
         return
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
+    words = "window: an argument of the root of at most so many symbols is worked out. prefix: so many "
+    words += "symbols are seen. SM guessed: where the root is SM, a random digit. Yours, or else this "
+    print(textwrap.fill(f"{words}repository's.", 80) + "\n")
 
     def numbers(group):
         return f"{100 * train_accuracy(group):.2f} / {records.summary(group)}" if group else ""
@@ -358,11 +361,6 @@ def report_ranges(args, yours, ours, tier):
     for rule, size in sorted({key[:2] for key in groups}, key=lambda key: (key[0] == "prefix", key[1])):
         rows.append([f"{rule} of {size:,}", *(numbers(groups.get((rule, size, sm))) for sm in SM)])
     records.print_table(["rule; train / test %", *(f"SM {sm}" for sm in SM)], rows)
-    words = (
-        "window: an argument of the root of at most so many symbols is worked out. prefix: so many symbols "
-    )
-    words += "are seen. SM guessed: where the root is SM, a random digit. Yours, or else this repository's."
-    print(textwrap.fill(words, 80))
     if tier == "paper":
         print(textwrap.fill(passes_in_words(groups), 80))
     print()

@@ -3,7 +3,7 @@
     python exp_ngrams.py --task text --n 1 2 3 4 5 6         a few minutes a cell on one CPU core
     python exp_ngrams.py --task text --n 5 6 7 --weights bayes
     python exp_ngrams.py --task text --unit word --n 2 --weights bayes    words and pairs of words
-    python exp_ngrams.py --task text --n 1 --weights counts --max-length 256 1000     of shorter texts
+    python exp_ngrams.py --task text --n 1 --weights counts --max-length 1000         of shorter texts
     python exp_ngrams.py --task text --n 2 --gap 1 2 4 8     two bytes that stand 1, 2, 4, 8 apart
     python exp_ngrams.py --task image --lags "0 1 32"        a pixel, its right and its lower neighbour
     python exp_ngrams.py --task text --n 5 --top 20          what the model has learnt
@@ -418,8 +418,9 @@ def sentence(found):
     return f"So a linear model that sees n symbols at a time has {', '.join(parts)}." if parts else ""
 
 
-def drawn(found, x, by):
-    """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by."""
+def drawn(found, x, by, least=1):
+    """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by that has
+    at least so many points."""
     groups = list(records.grouped(found, lambda r: r["task"]).values())
     titles = [data.title_of(group[0]) for group in groups]
     size = (5, 3.6) if len(groups) > 1 else (8.5, 4.2)  # the legend needs the width
@@ -428,7 +429,7 @@ def drawn(found, x, by):
         for key, (label, style, colour) in LINES.items():
             chosen = [r for r in group if r["cell"][by] == key]
             chosen.sort(key=lambda r: r["cell"][x])
-            if chosen:
+            if len(chosen) >= least:
                 look = dict(fmt=style, color=colour, markersize=4, label=label)
                 records.errorbars(axis, [r["cell"][x] for r in chosen], [[r] for r in chosen], **look)
         axis.set_ylabel("test accuracy (%)")
@@ -438,6 +439,7 @@ def drawn(found, x, by):
 def plot_lengths(found, path):
     """Accuracy against n; LRA's Transformers as a band, later models as lines."""
     figure, parts = drawn(found, "n", "weights")
+    figure.suptitle("What do pieces of n symbols know, wherever they stand?")
     for (first, *_), axis in parts:
         task = first["task"]
         axis.axhline(100 * first["chance"], color="black", linestyle=":", linewidth=1, label="chance")
@@ -459,7 +461,8 @@ def plot_gaps(found, path):
     found = [r for r in found if r["cell"]["weights"] == weights.get(r["task"])]
     if not found:
         return
-    figure, parts = drawn(found, "gap", "n")
+    figure, parts = drawn(found, "gap", "n", least=2)
+    figure.suptitle("What does another symbol add, by its distance?")
     for group, axis in parts:
         for r in group:
             if r["cell"]["n"] == 1:

@@ -2,7 +2,7 @@
 measure of the range that a trained model uses.
 
     python exp_range.py --task text --mini --no-techniques    the dial: five orders of each text
-    python exp_range.py --task text --mini --no-techniques --model s4 --stride 16     one cell
+    python exp_range.py --task text --mini --no-techniques --model s4 --stride 4      one cell
     python exp_range.py --task text --mini --figure range     the measure, of all finished models
     python exp_range.py --report --mini                       the dial's tables and figures
 
@@ -262,14 +262,15 @@ def report(args):
         return records.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
     tiers = ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
+    print("Test accuracy in %: mean ± standard error (seeds). — = not run.\n")
     for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):
         cells = yours.get((name, tier), {}), ours.get((name, tier), {})
         if any(cells):
             print_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not any((*yours, *ours)):
         print(f"no run of {exp} yet; train one first")
-    print("Test accuracy in %: mean ± standard error (seeds). — = not run.")
-    print("What it means: python claims.py\n")
+    if "mini" in tiers and any((*yours, *ours)):
+        print("What the mini runs say: python claims.py\n")
 
 
 def print_dial(name, tier, yours, ours, path):

@@ -584,12 +584,17 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
+    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, on one core")
+    print("unless it ran on a GPU. Words over a table (lr 0.001:) are changes of the recipe.\n")
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
         if not (yours or ours or full):
             continue
         print(f"### {title} ({TIERS[tier]})\n")
+        if tier == "mini" and paper:
+            print("Small data and small models: compare a number with other rows, and not with the")
+            print("paper's at full size. What these runs say about the papers: python claims.py\n")
         ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
         rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
         for task in ran:
@@ -602,12 +607,6 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
             print_averages(tasks, yours, ours, paper, bare=False)
         for task in ran:
             print_leads(task, titles[task], tasks, yours or ours, paper, leads)
-    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, on one core")
-    print("unless it ran on a GPU. What it means: python claims.py")
-    if args.mini or args.report:
-        print("A mini number is of small data and a small model: compare it with other rows,")
-        print("not with the paper's at full size. Words over a table (lr 0.001:) say what is")
-        print("not as in the script's recipe.")
     print(unfinished(args.out, exp), end="")
 
 
@@ -869,7 +868,7 @@ def pyplot():
     return matplotlib.pyplot
 
 
-FLOOR = dict(color="0.4", linestyle="--", linewidth=1, label="a bag of symbols (K = 1)")
+BAG = dict(color="0.4", linestyle="--", linewidth=1, label="a bag of symbols (K = 1)")
 
 
 def bag_of(task):
@@ -918,10 +917,10 @@ def save_figure(figure, path):
     print(f"figure: {path}")
 
 
-def plot_curves(runs, path, paper=None):
+def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
     """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
     (thin). Runs that differ by the seed alone are one line, their mean. paper: a test accuracy in percent, or
-    None."""
+    None; title: what the picture says."""
     logged, lines = curves(), {}
     known = published() + newest({run.parent / "results.jsonl" for run in runs})
     known = {r["run"]: r for r in known}
@@ -941,11 +940,13 @@ def plot_curves(runs, path, paper=None):
         axis.errorbar(steps, val, yerr=error, fmt=".-", color=f"C{i}", label=f"{label} (n = {n})")
         axis.plot(steps, train, color=f"C{i}", linewidth=0.7)
         axis.axvline(numpy.mean(drops), color=f"C{i}", linewidth=1, linestyle=":")
+    axis.plot([], [], ".-", color="0.3", label="validation")
+    axis.plot([], [], color="0.3", linewidth=0.7, label="training")
+    axis.plot([], [], color="0.3", linewidth=1, linestyle=":", label="last fall of the learning rate")
     if paper is not None:
         axis.axhline(
             paper, color="0.3", linestyle="--", linewidth=1, label=f"the paper, on test: {paper:.2f}"
         )
-    title = "validation; thin: training; dotted: the learning rate falls for the last time"
     axis.set(xlabel="step", ylabel="accuracy (%)", title=title)
     axis.grid(alpha=0.3)
     legend_below(figure, [axis])
@@ -980,10 +981,11 @@ def main(argv=None):
     what = "folders of runs, or names of runs in results/curves"
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help=what)
     parser.add_argument("--paper", type=float, metavar="N", help="draw the paper's test accuracy, N %%")
+    parser.add_argument("--title", default="Accuracy after each epoch", help="what the picture says")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
     args = parser.parse_args(argv)
     with common.exit_cleanly():
-        plot_curves(args.plot, args.out / "curves.png", args.paper)
+        plot_curves(args.plot, args.out / "curves.png", args.paper, args.title)
 
 
 if __name__ == "__main__":

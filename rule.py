@@ -30,7 +30,7 @@ from records import SEEDS
 
 GAP = 2.0  # points: up to this is no difference
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
-OPEN, FLOOR, FEW, NOT_RUN = "not told apart", "both at the floor", "too few seeds", "not run"
+OPEN, BAG, FEW, NOT_RUN = "not told apart", "both at the bag", "too few seeds", "not run"
 SAYS = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls", "exploratory": "Exploratory"}
 
 # ------------------------------------------------------------------------------------------ claims.tsv
@@ -219,17 +219,17 @@ def measure(cells, mini):
     return points, error, points - reach, points + reach
 
 
-def read_interval(expected, low, high, at_floor=False):
+def read_interval(expected, low, high, at_bag=False):
     """What the interval low..high says where `expected` points are expected (see Row)."""
     if expected is None:
         return ""
     if abs(expected) <= GAP:
         return EQUAL if -GAP <= low and high <= GAP else DIFFERS if low > GAP or high < -GAP else OPEN
     low, high = (low, high) if expected > 0 else (-high, -low)
-    return FLOOR if at_floor else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
+    return BAG if at_bag else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
 
 
-def at_floor(key, mini):
+def at_bag(key, mini):
     """Whether a cell's mean is at most that of K = 1, which sees no order, plus GAP; K = 1 itself is not."""
     bag = mini.cells.get(("locality", key[1], "conv", '{"kernel": 1}', "{}"))
     if not bag or key not in mini.cells or key[2] == "bag" or json.loads(key[3]).get("kernel") == 1:
@@ -252,7 +252,7 @@ def judge(row, mini):
     groups = [mini.cells.get(key, []) for key in keys]
     marks = {
         "rising": [rising(group, mini.curves) for group in groups],
-        "floor": [at_floor(key, mini) for key in keys],
+        "bag": [at_bag(key, mini) for key in keys],
         "nothing restored": [
             bool(g) and g[0].get("pretraining") and exp_spt.learnt_nothing(g) for g in groups
         ],
@@ -263,5 +263,5 @@ def judge(row, mini):
     numbers = measure(row.cells, mini) if seeds else None
     reading = FEW if seeds else NOT_RUN
     if seeds >= SEEDS:
-        reading = read_interval(row.expected, *numbers[2:], all(marks["floor"]))
+        reading = read_interval(row.expected, *numbers[2:], all(marks["bag"]))
     return Judged(row, seeds, numbers, reading, words)

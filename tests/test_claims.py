@@ -175,8 +175,8 @@ def test_rows_are_sums_of_different_cells_of_one_task_that_have_been_run():
 )
 def test_readings_follow_the_interval(expected, low, high, said):
     assert rule.read_interval(expected, low, high) == said
-    at_floor = "both at the floor" if expected is not None and abs(expected) > 2 else said
-    assert rule.read_interval(expected, low, high, at_floor=True) == at_floor
+    at_bag = "both at the bag" if expected is not None and abs(expected) > 2 else said
+    assert rule.read_interval(expected, low, high, at_bag=True) == at_bag
 
 
 RUNS = count()
@@ -217,18 +217,18 @@ def test_three_seeds_are_judged_and_the_first_three(tmp_path):
     assert rule.judge(row, rule.read(tmp_path)).reading == "not run"
 
 
-def test_arms_at_the_floor_say_nothing_where_a_gap_is_expected(tmp_path):
+def test_arms_at_the_bag_say_nothing_where_a_gap_is_expected(tmp_path):
     low, high = group({"kernel": 5}, 0.51, 0.52, 0.52), group({"kernel": 7}, 0.57, 0.57, 0.57)
     bag = group({"kernel": 1}, 0.54, 0.55)
-    at_floor = judged(tmp_path, high, low, bag)  # 57 is more than 54.5 + 2
-    assert (at_floor.reading, at_floor.marks) == ("same sign", "floor: 2")
+    at_bag = judged(tmp_path, high, low, bag)  # 57 is more than 54.5 + 2
+    assert (at_bag.reading, at_bag.marks) == ("same sign", "bag: 2")
     bag = group({"kernel": 1}, 0.55, 0.55)
-    at_floor = judged(tmp_path, high, low, bag)
-    assert (at_floor.reading, at_floor.marks) == ("both at the floor", "floor: 1, 2")
+    at_bag = judged(tmp_path, high, low, bag)
+    assert (at_bag.reading, at_bag.marks) == ("both at the bag", "bag: 1, 2")
     assert judged(tmp_path, high, low, bag, expected=0).reading == "differs"
     bags = group({"kernel": 1}, 0.51, 0.51, 0.51)
     itself = judged(tmp_path, group({"kernel": 5}, 0.53, 0.53, 0.53), bags)
-    assert (itself.reading, itself.marks) == ("same sign", "floor: 1")
+    assert (itself.reading, itself.marks) == ("same sign", "bag: 1")
 
 
 def test_rising_looks_at_the_last_fifth_of_the_training(tmp_path):

@@ -19,7 +19,7 @@ PAPERS = {  # LRA's Transformers from, to; S4; the best of A's and B's tables
 
 @pytest.fixture
 def found(monkeypatch):
-    """One record a task, 0.6, 0.7, ... right of 10,000; and others that must not count."""
+    """One record a task, 0.6, 0.7, ... right of 10,000, with sums guessed 0.75; others must not count."""
     lines = []
     for i, task in enumerate(PAPERS):
         line = {"task": task, "tier": "paper", "changes": {}, "row": task, "chance": 0.1, "run": str(i)}
@@ -34,6 +34,8 @@ def found(monkeypatch):
             line,
         ]
         lines += [line | {"cell": {"n": 1}, "test_acc": 0.1}]
+        if task == "listops":
+            lines.append(line | {"cell": {"rule": "window", "W": 16, "sm": "guessed"}, "test_acc": 0.75})
     monkeypatch.setattr(records, "published", lambda: lines)
     return floors.floors()
 
@@ -48,7 +50,8 @@ def test_the_table_has_the_accuracy_of_each_rule(found):
     """By hand: sqrt(.6 * .4 / 10,000) = .49 points."""
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in floors.table(found).splitlines()]
     assert lines[2][2:] == ["60.0 ± 0.5", "52.98 to 65.90", "86.82", "91.02"]
-    assert [line[2][:4] for line in lines[2:]] == ["60.0", "70.0", "80.0", "90.0"]
+    assert [line[2][:4] for line in lines[2:]] == ["60.0", "70.0", "80.0", "75.0", "90.0"]
+    assert lines[5][0] == "" and lines[5][3:] == ["", "", ""]  # what is published stands in the line above
 
 
 def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
@@ -66,4 +69,5 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
         assert dots["S4 (Gu et al.)"][y] == (s4, y) and dots["best that A or B prints"][y] == (best, y)
         bar = axis.patches[y]
         assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
+    assert dots[f"ListOps: {floors.ROWS[3][1]}"] == [(75, 2)]
     assert [label.get_text() for label in axis.get_yticklabels()] == [data.TITLES[task] for task in PAPERS]
