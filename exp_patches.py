@@ -2,7 +2,7 @@
 
     python exp_patches.py --task image --patch 6x6 --pool all quarters    a quarter of an hour of one core
     python exp_patches.py --task image --patch 1x25 3x3                   5 minutes
-    python exp_patches.py --task image --patch 6x6 --centres 1600         more centres
+    python exp_patches.py --task image --patch 6x6 --centres 1600         more centres: 19 minutes, 3 GB
     python exp_patches.py --task pathfinder --patch 6x6                   4 minutes, 3 GB
     python exp_patches.py --report                                        tables, and a figure in OUT
 
@@ -14,8 +14,8 @@ reads it. This is Coates, Ng and Lee (2011), "An Analysis of Single-Layer Networ
 Learning"; here it is a control: nothing is trained that sees more than a patch.
 
 Expect 58.9 % (all) and 65.8 % (quarters) from the first command, which needs 1.4 GB; 38.3 and 52.7 % from the
-second; Pathfinder stays at chance. In the order of pixels a patch of h x w spans 32 (h - 1) + w positions,
-the axis of the figure.
+second; 62.6 % from the third; Pathfinder stays at chance. In the order of pixels a patch of h x w spans
+32 (h - 1) + w positions, the axis of the figure.
 """
 
 import argparse
