@@ -393,16 +393,15 @@ def plot(panels, heading, row, path):
         floor = min(floor, *(k[:, :10].max(1).min() / k.max() for k in (start, after) if len(k)))
         L = start.shape[1]
         axis.set_xscale("symlog", linthresh=1)
-        axis.set(yscale="log", xlim=(0, L - 1))
+        axis.set(yscale="log", xlim=(0, L - 1), xlabel="distance of two positions")
         ticks = [k for k in (0, 1, 10, 100, 1000, 10_000) if k < L]
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         for k in (row, 2 * row) if row else ():
             axis.axvline(k, color=records.ORANGE, linestyle=":", label="one and two rows of the image")
     axes[0].set_ylim(bottom=max(floor / 100, 1e-4))  # all panels share it
-    figure.supxlabel("distance of two positions", fontsize=10)
-    figure.supylabel("largest weight at this distance", fontsize=10)
-    figure.suptitle(f"How far the kernels reach (all channels, both directions)\n{heading}", fontsize=10)
+    axes[0].set_ylabel("largest weight at this distance")
+    figure.suptitle(f"{heading}: how far the kernels reach (all channels, both directions)", fontsize=10)
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
 

@@ -432,7 +432,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
         axis.set(xticks=range(10), xlabel="label", axisbelow=True)
         axis.margins(y=0.1)
     axes[0].set_ylabel(ylabel)
-    figure.suptitle(f"{title} (hatched: the greedy answer)")
+    figure.suptitle(f"{title} (numbers: examples; hatched: the greedy answer)")
     records.save_figure(figure, path)
 
 
