@@ -199,9 +199,9 @@ and what became of it. Four rows that had been taken out when their results were
   cells, it is what its sentence says: + or - for a direction, 0 for "no difference". Below "Ours" and
   "Controls" it is the direction that we predicted; the sizes that we predicted, and which of them failed,
   are in the notebook. Empty: nobody predicted anything.
-- **here ± s.e.**: ours and its standard error. Each cell is the mean of its first {SEEDS} seeds. A cell's
-  variance is the largest of three: over its own seeds; pooled over the cells of its task; and that which
-  the size of the test set gives. Cells count as independent, though all share one test set.
+- **here ± s.e.**: ours and its standard error. Each cell is the mean of its first {SEEDS} seeds. A cell has
+  three variances: over its own seeds, over the seeds of all cells of its task, and that of a test set of
+  its size. The largest counts. Cells count as independent, though all share one test set.
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
   lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or 0: *no
@@ -232,7 +232,7 @@ RESULTS = """\
 numbers say about the papers stands in [claims.md](claims.md).
 
 Accuracies are of the test set, in %: mean ± standard error (seeds); of self-pretraining without a number it
-is 3 seeds. Cost: of one run, on one core unless it ran on a GPU. Words over a table (lr 0.001:) are changes
+is 3 seeds. Cost: of one run, in core time where it was recorded. Words over a table (lr 0.001:) are changes
 of the recipe."""
 
 

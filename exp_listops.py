@@ -300,7 +300,7 @@ def rebuilt(path):
         why = "was trained on symbols in another order"
     if why:
         raise common.UserError(f"{path} {why}; give the best.pt of another ListOps run")
-    return arguments["block"], model
+    return arguments["block"].capitalize(), model
 
 
 @torch.no_grad()
@@ -447,7 +447,7 @@ def plot_labels(task, path):
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    title = f"Gain over the greedy root rule: {name}, {(predicted == labels).mean():.1%} on test"
+    title = f"{name}, {(predicted == labels).mean():.1%} on test: gain over each root's commonest label"
     figure, (axis,) = records.panels([title], size=(6.4, 3.6))
     for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation

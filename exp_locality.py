@@ -159,7 +159,7 @@ def main(argv=None):
     parser.add_argument(
         "--norm-place",
         choices=("post", "after"),
-        help="the norm stands after x + f(x) (post) or after f(x) (after), not before f",
+        help="the norm stands after x + f(x) (post) or after f's convolution (after), not before f",
     )
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():

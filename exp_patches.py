@@ -399,6 +399,7 @@ def plot(found, path):
     titles = [data.title_of(group[0]) for group in groups.values()]
     size = (6 if len(titles) > 1 else 9, 4.2)  # the legend needs its room
     figure, axes = records.panels(titles, size=size, columns=2)
+    figure.suptitle("What does a bag of patches know, averaged over the image (all) or its quarters?")
     for (task, group), axis in zip(groups.items(), axes):
         for (pool, centres), line in lines_of(group).items():
             look = dict(color=COLOURS[pool], markerfacecolor="white" if centres > numbers[0] else None)

@@ -747,7 +747,7 @@ class Arm(NamedTuple):
         words.append(f"{100 * cell.share:g} % SPT" if cell.share is not None else None)
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
-            order = "random order" if cell.stride == "random" else cell.stride
+            order = "anywhere" if cell.stride == "random" else cell.stride
             words.append(f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else order)
         return ", ".join(filter(None, words))
 

@@ -434,17 +434,19 @@ def show(header, rows):
     print(markdown(header, rows) + "\n")
 
 
+WITHOUT_NETWORK = "linear", "rule"  # "model" of their records
 SEEDS = 3  # declared for every cell of the mini tier: of more the first count
 
 
 def mean_and_error(records):
     """Mean test accuracy of the seeds of one cell and its standard error, by the root-n rule: of the largest
-    of the variance over its seeds, that pooled over this repository's cells of its task and tier, and that
-    which the size of the test set gives every accuracy."""
+    of the variance over its seeds, that pooled over this repository's networks of its task and tier (a rule
+    without a network has no such luck), and that which the size of the test set gives every accuracy."""
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
     own = statistics.variance(accuracies) if n > 1 else 0.0
     pooled, _ = pooled_variance(records[0]["tier"], records[0]["task"])
+    pooled = 0.0 if records[0]["model"] in WITHOUT_NETWORK else pooled
     return mean, math.sqrt(max(own, pooled, test_set_variance(records)) / n)
 
 
@@ -584,8 +586,8 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, on one core")
-    print("unless it ran on a GPU. Words over a table (lr 0.001:) are changes of the recipe.\n")
+    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, in core time")
+    print("where it was recorded. Words over a table (lr 0.001:) are changes of the recipe.\n")
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
@@ -732,6 +734,8 @@ def print_leads(task, title, tasks, found, paper, leads):
             printed = [paper_number(paper, row, tasks, task) for row in pair]
             if all(isinstance(value, float) for value in printed):
                 words += f"; the paper, at full size: {printed[0] - printed[1]:+.1f}"
+            if min(len(best_recipe(rows[row])) for row in pair) == 1:
+                words += " (here one seed)"
             print(textwrap.fill(words, 80) + "\n")
 
 
@@ -778,7 +782,7 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    names = {"majority": "commonest label", "root rule": "commonest label of its root"}
+    names = {"majority": "training's commonest label", "root rule": "the same of each root"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 

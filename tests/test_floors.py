@@ -22,7 +22,15 @@ def found(monkeypatch):
     """One record a task, 0.6, 0.7, ... right of 10,000, with sums guessed 0.75; others must not count."""
     lines = []
     for i, task in enumerate(PAPERS):
-        line = {"task": task, "tier": "paper", "changes": {}, "row": task, "chance": 0.1, "run": str(i)}
+        line = {
+            "task": task,
+            "model": "rule",
+            "tier": "paper",
+            "changes": {},
+            "row": task,
+            "chance": 0.1,
+            "run": str(i),
+        }
         line |= data.FLOORS[task] | {
             "test_acc": 0.6 + i / 10,
             "data": {"counts": {"test": 10_000}},

@@ -255,7 +255,8 @@ def test_a_cell_that_another_process_has_is_left_to_it(short, monkeypatch, capsy
 
 def record(patch, pool, accuracy, centres=400, task="image"):
     return {
-        "task": task, "tier": "paper", "changes": {}, "seed": 0, "test_acc": accuracy, "val_acc": accuracy,
+        "task": task, "model": "linear", "tier": "paper", "changes": {}, "seed": 0,
+        "test_acc": accuracy, "val_acc": accuracy,
         "cell": {"patch": patch, "centres": centres, "pool": pool}, "chance": 0.1, "data": {}, "row": "",
     }  # fmt: skip
 
