@@ -586,8 +586,9 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, in core time")
-    print("where it was recorded. Words over a table (lr 0.001:) are changes of the recipe.\n")
+    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, in core")
+    print("time where that was recorded. Words over a table (lr 0.001:) are changes of the")
+    print("recipe.\n")
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
