@@ -163,8 +163,9 @@ def show(judged):
 
 
 READ = (
-    "A reading says whether the difference here is the paper's; docs/claims.md has the rule, and of each row "
-    "which of its models had not stopped learning. Without a reading: nobody had predicted anything."
+    "paper: its difference at full size, or what it says (our own rows: what we predicted): + ahead, 0 no "
+    "difference. A reading says whether the difference here is like it; docs/claims.md has the rule, and of "
+    "each row which of its models had not stopped learning. Without a reading: nobody predicted anything."
 )
 
 

@@ -764,8 +764,9 @@ def report(args):
     tiers = ["mini"] if args.mini else [*records.TIERS] if args.report else ["paper", "reduced"]
     print("Test accuracy in %: mean ± standard error; 3 seeds, or (their number). scratch:")
     print("labels alone. masked, causal: after self-pretraining, its steps included. both:")
-    print("both losses at once. one way: the model reads in one direction. 90 % SPT: of the")
-    print("steps 90 % are pretraining; without a word it is half of them.\n")
+    print("both losses at once. random start: no structured start. 1 %: of the images. one")
+    print("way: the model reads in one direction. 16 apart, anywhere: neighbours were moved")
+    print("(exp_range.py). 90 % SPT: so much of the steps; without a word it is half.\n")
     for tier in tiers:
         print(f"### Self-pretraining ({records.TIERS[tier]})\n")
         for whose, found in zip(("Your runs", "This repository's runs"), both):
