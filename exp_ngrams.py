@@ -405,12 +405,19 @@ def print_task(group):
     print(textwrap.fill(text, 80) + "\n")
 
 
+def best_of_each_unit(group):
+    """The best record by validation of pieces of bytes, and that of words."""
+    units = records.grouped(group, lambda r: r["cell"].get("unit", "byte"))
+    return [max(units[unit], key=lambda r: r["val_acc"]) for unit in sorted(units)]
+
+
 def sentence(found):
     """What the best cell of each task has, by validation, beside the best Transformer of LRA's own table."""
     parts = []
     for task, group in records.grouped(found, lambda r: r["task"]).items():
-        best = max(group, key=lambda r: r["val_acc"])
+        best, *more = best_of_each_unit(group)
         words = f"{100 * best['test_acc']:.1f} % on {data.TITLES[task]} ({best['row']}"
+        words += "".join(f"; {100 * other['test_acc']:.1f} with {other['row']}" for other in more)
         if best["tier"] == "paper" and task in COLUMNS:
             others = max(row[COLUMNS.index(task)] for row in TRANSFORMERS.values())
             words += f"; the best of LRA's Transformers {others:.1f}"
