@@ -806,13 +806,10 @@ def gains_of(cells):
     """What self-pretraining adds to each row of the table's own recipe, in points."""
     words = []
     for arm, columns in cells.items():
-        scratch = records.best_recipe(columns.get("none", []))
         for objective in ("masked", "causal"):
-            pretrained = records.best_recipe(columns.get(objective, []))
-            if scratch and pretrained and not arm.changes:
-                (a, e), (b, f) = map(records.mean_and_error, (pretrained, scratch))
-                gain = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
-                words.append(f"{arm.label()} {gain} ({objective})")
+            if {"none", objective} <= columns.keys() and not arm.changes:
+                pretrained, scratch = (records.best_recipe(columns[name]) for name in (objective, "none"))
+                words.append(f"{arm.label()} {records.lead(pretrained, scratch)} ({objective})")
     return "; ".join(words)
 
 

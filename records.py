@@ -445,9 +445,15 @@ def mean_and_error(records):
     accuracies = [r["test_acc"] for r in records]
     mean, n = statistics.mean(accuracies), len(accuracies)
     own = statistics.variance(accuracies) if n > 1 else 0.0
-    pooled, _ = pooled_variance(records[0]["tier"], records[0]["task"])
-    pooled = 0.0 if records[0]["model"] in WITHOUT_NETWORK else pooled
+    tier, task, model = (records[0][key] for key in ("tier", "task", "model"))
+    pooled = 0.0 if model in WITHOUT_NETWORK else pooled_variance(tier, task)[0]
     return mean, math.sqrt(max(own, pooled, test_set_variance(records)) / n)
+
+
+def lead(records, others):
+    """ "+6.5 ± 0.7": how far one cell is ahead of another, in points."""
+    (a, e), (b, f) = map(mean_and_error, (records, others))
+    return f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
 
 
 def pooled_variance(tier, task):
@@ -730,12 +736,12 @@ def print_leads(task, title, tasks, found, paper, leads):
     rows = grouped((r for r in found if r["task"] == task and not r["changes"]), lambda r: r["row"])
     for pair in leads:
         if {*pair} <= rows.keys():
-            (a, e), (b, f) = (mean_and_error(best_recipe(rows[row])) for row in pair)
-            words = f"{title}: {pair[0]} over {pair[1]}: {100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
+            groups = [best_recipe(rows[row]) for row in pair]
+            words = f"{title}: {pair[0]} over {pair[1]}: {lead(*groups)}"
             printed = [paper_number(paper, row, tasks, task) for row in pair]
             if all(isinstance(value, float) for value in printed):
                 words += f"; the paper, at full size: {printed[0] - printed[1]:+.1f}"
-            if min(len(best_recipe(rows[row])) for row in pair) == 1:
+            if min(map(len, groups)) == 1:
                 words += " (here one seed)"
             print(textwrap.fill(words, 80) + "\n")
 
@@ -831,8 +837,7 @@ def compare(args, exp, titles):
         where = "; ".join(filter(None, [where, in_words(first["changes"])]))
         words = "—"
         if other:
-            (a, e), (b, f) = mean_and_error(group), mean_and_error(other)
-            words = f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
+            words = lead(group, other)
             now, was = (of[0]["hp"].get("train", {}) for of in (group, other))
             differ = [key for key in now | was if now.get(key) != was.get(key)]
             notes += [f"{where}: {k} is {now.get(k)}, in the original {was.get(k)}." for k in differ]
