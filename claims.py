@@ -232,30 +232,34 @@ RESULTS = """\
 `results/`. Our Image numbers are from a JPEG copy of CIFAR-10, not from the official images. What the mini
 numbers say about the papers stands in [claims.md](claims.md).
 
-Accuracies are of the test set, in %: mean ± standard error (seeds); of self-pretraining without a number it
-is 3 seeds. Cost: of one run, in core time where it was recorded. Words over a table (lr 0.001:) are changes
-of the recipe."""
+Accuracies are of the test set, in %: mean ± standard error (number of seeds); of self-pretraining without a
+number it is 3 seeds. Cost: of one run, in core time where it was recorded."""
 
 
 def report_of(script, *flags):
     """What a script prints with --report of this repository's records, at 80 columns; not where its figures
     are."""
-    text, usual = io.StringIO(), os.environ.get("COLUMNS")
+    printed, usual = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "80"
     try:
         with tempfile.TemporaryDirectory() as out, contextlib.redirect_stderr(io.StringIO()):
-            with contextlib.redirect_stdout(text):
+            with contextlib.redirect_stdout(printed):
                 script.main(["--report", *flags, "--out", out])
     finally:
         os.environ.pop("COLUMNS") if usual is None else os.environ.update(COLUMNS=usual)
-    lines = text.getvalue().splitlines()
-    return "\n".join(line for line in lines if not line.startswith("figure: ")).strip()
+    lines = printed.getvalue().splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("figure: "))
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
 def sections_of(script, *flags):
-    """The sections of a script's report that have a table, each from its heading on."""
+    """The sections of a script's report that have a table, each from its heading on; the first with what
+    its words mean."""
     found = re.split(r"^(?=### )", report_of(script, *flags), flags=re.MULTILINE)
-    return [text.strip() for text in found if text.startswith("###") and "\n|" in text]
+    found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
+    if found and (legend := getattr(script, "LEGEND", "")):
+        found[0] = found[0].replace("\n", f"\n\n{legend}", 1)
+    return found
 
 
 def results_page():

@@ -31,7 +31,6 @@ learns anything from these but how arguments are distributed, so both are fair.
 import functools
 import math
 import statistics
-import textwrap
 import time
 from itertools import product
 from pathlib import Path
@@ -320,15 +319,27 @@ def predictions(model, task, split, args):
 # ------------------------------------------------------------------------------------------ the report
 
 
+LEGEND = """\
+Accuracy in %, in training / on test. A rule learns no more than a digit for
+each operation, so the many training examples measure it best. In brackets: the
+number of seeds, which draw random digits.
+
+    guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
+             digit. The median of an even number of arguments is cut to a whole
+             number, as in the data.
+    window   an argument of the root of at most so many symbols is worked out,
+             wherever it stands; a longer one is guessed
+    prefix   only so many symbols are seen
+    SM       known: a root SM is worked out; guessed: it gets a random digit
+"""
+
+
 def report(args):
     """The rules, yours and this repository's beside the paper's, which are of the training examples."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
         return records.compare(args, exp, data.TITLES)
-    print("Accuracy in % (seeds, which draw the guesses). — = not run. On test examples the")
-    print("paper's Transformer has 62.90 (Table 2). Guesses by operation: MIN 0, MAX 9,")
-    print("MED 4 (the median of an even number of arguments is cut to a whole number, as in")
-    print("the data), SM a random digit.\n")
+    print(LEGEND)
     for tier in ["mini"] if args.mini else ["paper", "mini"]:
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -340,7 +351,7 @@ def report(args):
                 train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
                 rows[-1].append(train + records.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
-        records.print_table(["rule; train / test", "yours", "this repository", "paper, train"], rows)
+        records.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
         report_ranges(args, *both, tier)
 
 
@@ -350,9 +361,6 @@ def report_ranges(args, yours, ours, tier):
     if not groups:
         return
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
-    words = "window: an argument of the root of at most so many symbols is worked out. prefix: so many "
-    words += "symbols are seen. SM guessed: where the root is SM, a random digit. Yours, or else this "
-    print(textwrap.fill(f"{words}repository's.", 80) + "\n")
 
     def numbers(group):
         return f"{100 * train_accuracy(group):.2f} / {records.summary(group)}" if group else ""
@@ -360,10 +368,9 @@ def report_ranges(args, yours, ours, tier):
     rows = []
     for rule, size in sorted({key[:2] for key in groups}, key=lambda key: (key[0] == "prefix", key[1])):
         rows.append([f"{rule} of {size:,}", *(numbers(groups.get((rule, size, sm))) for sm in SM)])
-    records.print_table(["rule; train / test %", *(f"SM {sm}" for sm in SM)], rows)
+    records.print_table(["train / test", *(f"SM {sm}" for sm in SM)], rows)
     if tier == "paper":
-        print(textwrap.fill(passes_in_words(groups), 80))
-    print()
+        print_passes(groups)
     name = "listops-rules" + ("-mini" if tier == "mini" else "") + ".png"
     plot_ranges(groups, tier, args.out / name)
 
@@ -394,21 +401,17 @@ NETWORKS = {  # test accuracies in percent
 }
 
 
-def passes_in_words(groups):
-    """A sentence: by which sizes are the rules ahead of A's best network?"""
+def print_passes(groups):
+    """By which sizes are the rules ahead of A's best network, in training and on test?"""
     (name, bound), *_ = NETWORKS.items()
-    parts = []
+    lines = []
     for (rule, letter), sm in product(SIZES.items(), SM):
-        reached = {
-            size: 100 * train_accuracy(g) for (r, size, s), g in groups.items() if (r, s) == (rule, sm)
-        }
-        ahead = sorted(size for size, accuracy in reached.items() if accuracy > bound)
-        if reached:
-            where = f"{letter} = {ahead[0]:,} ({reached[ahead[0]]:.2f})" if ahead else "no size that was run"
-            parts.append(f"{rule}, SM {sm}: {where}")
-    return (
-        f"The smallest size that is ahead of {name} ({bound:.2f}), by training examples: {'; '.join(parts)}."
-    )
+        sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
+        both = {n: (100 * train_accuracy(g), 100 * records.mean_and_error(g)[0]) for n, g in sizes.items()}
+        ahead = [f"{letter} = {n:,} ({a:.2f} / {b:.2f})" for n, (a, b) in both.items() if min(a, b) > bound]
+        if sizes:
+            lines.append(f"{rule}, SM {sm}: {ahead[0] if ahead else 'no size that was run'}")
+    records.print_list(f"The smallest size that is ahead of {name} ({bound:.2f} on test):", lines)
 
 
 # ------------------------------------------------------------------------------------------ the figures

@@ -294,7 +294,8 @@ def train(args, task, cell, identity, folder, counts):
     line |= {"chance": round(common.chance(task.test), 4), "data": task.source}
     common.save_checkpoint(folder / "weights.pt", state)
     records.append_record(args.out / "results.jsonl", line)
-    print(f"test accuracy {got['test_acc']:.2%} ({got['seconds']:.0f} s); {worth(line)}", flush=True)
+    words = f"test accuracy {got['test_acc']:.2%} ({got['seconds']:.0f} s); {worth(line)}"
+    print(textwrap.fill(words, 80), flush=True)
 
 
 def timed(work, *values):
@@ -305,15 +306,19 @@ def timed(work, *values):
 
 
 def worth(line):
-    """Whose published accuracy a record is ahead of: "11 of 11 Transformers of LRA's table, K = 5, S4"."""
+    """A record beside what is published: "ahead of 11 of 11 Transformers of LRA's table, S4 (86.82); ..."."""
     if line["smoke"]:
         return "a smoke run: it works, the accuracy means nothing"
     if line["task"] not in COLUMNS or line["tier"] != "paper":
         return "nothing published is comparable"
-    at = COLUMNS.index(line["task"])
-    behind = [name for name, row in (TRANSFORMERS | LATER).items() if row[at] < 100 * line["test_acc"]]
-    count = f"{len(TRANSFORMERS.keys() & {*behind})} of {len(TRANSFORMERS)} Transformers of LRA's table"
-    return "ahead of " + ", ".join([count, *(name for name in LATER if name in behind)])
+    at, accuracy = COLUMNS.index(line["task"]), 100 * line["test_acc"]
+    theirs = [row[at] for row in TRANSFORMERS.values()]
+    sides = {True: [], False: []}
+    for name, row in LATER.items():
+        sides[row[at] < accuracy].append(f"{name} ({row[at]:.2f})")
+    count = f"{sum(value < accuracy for value in theirs)} of {len(theirs)} Transformers of LRA's table"
+    ahead = ", ".join([f"ahead of {count} (best {max(theirs):.2f})", *sides[True]])
+    return "; ".join([ahead, *([f"behind {', '.join(sides[False])}"] if sides[False] else [])])
 
 
 def print_top(args, task, cell, path):
@@ -355,9 +360,18 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 }
 # fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
-MEANING = """presence: which n-grams occur; counts: square roots of how often; bayes: presence with Naive
-Bayes weights; start: a symbol in front; words: words and all shorter runs of words. core s: CPU seconds. Your
-runs and this repository's; of a run that both have, yours."""
+MEANING = """\
+Your runs and this repository's; of a run that both have, yours.
+
+    test ± s.e.  accuracy in %, and its standard error by the size of the test
+    presence     which n-grams occur
+    counts       the square roots of how often they occur
+    bayes        presence, with the weights of Naive Bayes
+    start        a symbol is put in front of every document
+    words        words, and all runs of at most n of them
+    features     n-grams that were counted in training
+    core s       CPU seconds
+"""
 
 
 def report(args):
@@ -370,59 +384,50 @@ def report(args):
     found.sort(key=lambda r: (TASKS.index(r["task"]), records.naturally(r["row"])))
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
-    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
-    for group in records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]))).values():
-        near = [r for r in group if r["cell"].get("gap", 1) == 1]
-        for part in filter(None, (near, [r for r in group if r not in near])):
-            print_task(part)
-    print(textwrap.fill(MEANING, 80) + "\n")
+    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n\n{MEANING}")
+    groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
+    for group in groups.values():
+        print_task(group)
     as_published = [r for r in found if not r["changes"]]
-    print(textwrap.fill(sentence(as_published), 80) + "\n")
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
         parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])
         name = "-".join(["ngrams", *parts])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
+        print()
+    of_tasks = records.grouped(as_published, lambda r: r["task"]).values()
+    records.print_list("The best by validation:", [line for group in of_tasks for line in best_of(group)])
+
+
+def kind_of(cell):
+    """What is told apart by tables: words, symbols that stand apart, pieces."""
+    if cell.get("unit") == "word":
+        return "words"
+    return "symbols that stand a gap apart" if cell.get("gap", 1) > 1 else ""
 
 
 def print_task(group):
-    """The table of one task, and who is behind its best cell (by validation)."""
-    best, rows = max(group, key=lambda r: r["val_acc"]), []
+    """The table of one kind of features of one task."""
+    rows, (first, *_) = [], group
     for r in group:
         mean, error = records.mean_and_error([r])
         numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}"]
-        rows.append([r["row"], *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
-    apart = "symbols that stand a gap apart" if best["cell"].get("gap", 1) > 1 else ""
-    print(", ".join(filter(None, [data.title_of(best), records.in_words(best["changes"]), apart])) + ":\n")
+        row = r["row"].removeprefix("words, ")
+        rows.append([row, *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
+    words = data.title_of(first), records.in_words(first["changes"]), kind_of(first["cell"])
+    print(f"{', '.join(filter(None, words))}; chance {100 * first['chance']:.1f}:\n")
     records.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
     if short := [r["row"] for r in group if not r.get("converged", True)]:
-        print(f"Not converged within the steps allowed: {'; '.join(short)}.")
-    text = f"Best validation: {best['row']}; {worth(best)}. Chance {100 * best['chance']:.1f}."
-    if best["task"] in COLUMNS and best["tier"] == "paper":
-        at = COLUMNS.index(best["task"])
-        text += " Published: " + ", ".join(f"{name} {row[at]:.2f}" for name, row in LATER.items()) + "."
-    print(textwrap.fill(text, 80) + "\n")
+        print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
 
 
-def best_of_each_unit(group):
-    """The best record by validation of pieces of bytes, and that of words."""
+def best_of(group):
+    """Lines: what is best by validation of a task, a line for bytes and one for words."""
     units = records.grouped(group, lambda r: r["cell"].get("unit", "byte"))
-    return [max(units[unit], key=lambda r: r["val_acc"]) for unit in sorted(units)]
-
-
-def sentence(found):
-    """What the best cell of each task has, by validation, beside the best Transformer of LRA's own table."""
-    parts = []
-    for task, group in records.grouped(found, lambda r: r["task"]).items():
-        best, *more = best_of_each_unit(group)
-        words = f"{100 * best['test_acc']:.1f} % on {data.TITLES[task]} ({best['row']}"
-        words += "".join(f"; {100 * other['test_acc']:.1f} with {other['row']}" for other in more)
-        if best["tier"] == "paper" and task in COLUMNS:
-            others = max(row[COLUMNS.index(task)] for row in TRANSFORMERS.values())
-            words += f"; the best of LRA's Transformers {others:.1f}"
-        parts.append(words + ")")
-    return f"So a linear model that sees n symbols at a time has {', '.join(parts)}." if parts else ""
+    for unit in sorted(units):
+        best = max(units[unit], key=lambda r: r["val_acc"])
+        yield f"{data.TITLES[best['task']]}: {best['row']} has {100 * best['test_acc']:.1f}; {worth(best)}."
 
 
 def drawn(found, x, by, least=1):

@@ -291,6 +291,18 @@ def measure(task, cell, seed, patches, kept, began):
 # ------------------------------------------------------------------------------------------ the report
 
 
+MEANING = """\
+Your runs and this repository's; of a run that both have, yours.
+
+    test ± s.e.  accuracy in %, and its standard error by the size of the test
+    pool         averaged over all of the image, or over each of its quarters
+    span         positions from a patch's first pixel to its last
+    penalty      of the weights, chosen by validation
+    core s, GB   seconds of one core, with the features, which two pools share;
+                 peak memory
+"""
+
+
 def report(args):
     """A table and a sentence a task, and the figure, of your runs and this repository's; of a run that both
     have, yours."""
@@ -303,18 +315,15 @@ def report(args):
         hint = "leave out --mini for full size" if args.mini else "train one first"
         return print(f"no run yet; {hint}")
     found.sort(key=in_order)
-    print("### A bag of image patches and logistic regression\n")
+    print(f"### A bag of image patches and logistic regression\n\n{MEANING}")
     groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
     for group in groups.values():
         print_task(group)
-    print("Your runs and this repository's; of a run that both have, yours. span: positions")
-    print("from a patch's first pixel to its last; penalty: of the weights; core s: of one")
-    print("core, with the features, which two pools share; GB: peak memory.\n")
     if plain := [r for r in found if r["tier"] == "paper"]:
         name = "-".join(["patches", *(wanted if len(wanted) < len(TASKS) else [])])
         plot(plain, args.out / f"{name}.png")
-    for group in groups.values():
-        print(textwrap.fill(f"By validation the best: {worth(best_of(group))}", 80))
+        print()
+    records.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
 
 
 def in_order(record):

@@ -23,7 +23,6 @@ Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuF
 import argparse
 import json
 import math
-import textwrap
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -752,6 +751,21 @@ class Arm(NamedTuple):
         return ", ".join(filter(None, words))
 
 
+LEGEND = """\
+Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).
+
+    scratch         trained on labels alone
+    masked, causal  after self-pretraining (SPT), whose steps are counted
+    both            both losses at once
+    90 % SPT        the share of the steps; half, where nothing is said
+    random start    the states' start is not the structured one
+    1 %, 10 %       of the training images
+    one way         the model reads in one direction
+    16 apart        neighbours were moved so far, or anywhere (exp_range.py)
+    lr_pretrain     the rate of SPT
+"""
+
+
 def report(args):
     """A table a task, a row what is trained, a column an objective; what the pretrainings restored; at full
     size the paper's numbers and averages; the figures."""
@@ -762,16 +776,14 @@ def report(args):
         return records.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     tiers = ["mini"] if args.mini else [*records.TIERS] if args.report else ["paper", "reduced"]
-    print("Test accuracy in %: mean ± standard error; 3 seeds, or (their number). scratch:")
-    print("labels alone. masked, causal: after self-pretraining, its steps included. both:")
-    print("both losses at once. random start: no structured start. 1 %: of the images. one")
-    print("way: the model reads in one direction. 16 apart, anywhere: neighbours were moved")
-    print("(exp_range.py). 90 % SPT: so much of the steps; without a word it is half.\n")
+    print(LEGEND)
     for tier in tiers:
-        print(f"### Self-pretraining ({records.TIERS[tier]})\n")
-        for whose, found in zip(("Your runs", "This repository's runs"), both):
-            here = [r for r in found if r["tier"] == tier and r["task"] in names and "score" not in r]
-            for task, of_task in records.grouped(here, lambda r: r["task"]).items():
+        here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
+        if tier == "paper" or any(here):
+            print(f"### Self-pretraining ({records.TIERS[tier]})\n")
+        for whose, found in zip(("Your runs", "This repository's runs"), here):
+            found = [r for r in found if "score" not in r]
+            for task, of_task in records.grouped(found, lambda r: r["task"]).items():
                 print_arms(whose, data.TITLES[task], of_task)
         if tier == "paper":
             print_papers(both, names)
@@ -783,43 +795,60 @@ def report(args):
 
 
 def print_arms(whose, title, found):
-    """The tables of one task: one for each thing that was changed in the recipe, and what was restored."""
+    """The tables of one task: accuracies by the table's recipe, what its pretrainings restored, and what was
+    trained by a changed recipe."""
     arms = records.grouped(found, Arm.of)
     order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
     cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
-    by_words = records.grouped(order, lambda arm: arm.changes)
-    for words in sorted(by_words, key=records.naturally):
-        arms_here = {arm: arm.label() for arm in by_words[words]}
-        print_columns(f"{whose}, {title}{f'; {words}' if words else ''}:\n", cells, arms_here, accuracy)
-    first = [arm for arm in order if any("pretraining" in r for r in arms[arm])]
-    first = {arm: "; ".join(filter(None, [arm.label(), arm.changes])) for arm in first}
-    if first:
-        unit = "% of the variance" if found[0]["task"] in MEAN_STD else "% of the symbols"
-        print_columns(
-            f"What the pretrainings restored, {unit} (always the same answer):\n", cells, first, restored
-        )
-    if gains := gains_of(cells):
-        print(textwrap.fill(f"{title}, what SPT adds at equal steps: {gains}.", 80) + "\n")
+    plain = {arm: cells[arm] for arm in order if not arm.changes}
+    unit = "variance" if found[0]["task"] in MEAN_STD else "symbols"
+    print_columns(f"{whose}, {title}:\n", plain, accuracy)
+    print_columns(f"SPT restored, % of the {unit} (in brackets: one answer for all):\n", plain, restored)
+    by_words, lines = records.grouped(order, lambda arm: arm.changes), []
+    for words in filter(None, sorted(by_words, key=records.naturally)):
+        runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
+        rows = [[f"{a.label()}, {COLUMNS[c]}", accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
+        lines += records.under(words, rows)
+    if lines:
+        print(f"{whose}, {title}, changed recipe:\n")
+        records.print_table(["", "accuracy", "restored"], lines)
+    records.print_list(f"{title}, what SPT adds at equal steps, in points:", gains_of(cells))
+    records.print_list(f"{title}, structured start over random start, in points:", leads_of(cells))
 
 
 def gains_of(cells):
-    """What self-pretraining adds to each row of the table's own recipe, in points."""
-    words = []
+    """Lines: what self-pretraining adds to each row of the table's own recipe, in points."""
+    lines = []
     for arm, columns in cells.items():
         for objective in ("masked", "causal"):
             if {"none", objective} <= columns.keys() and not arm.changes:
                 pretrained, scratch = (records.best_recipe(columns[name]) for name in (objective, "none"))
-                words.append(f"{arm.label()} {records.lead(pretrained, scratch)} ({objective})")
-    return "; ".join(words)
+                lines.append(f"{arm.label()}, {objective}: {records.lead(pretrained, scratch)}")
+    return lines
 
 
-def print_columns(heading, cells, labels, text):
-    """A table of the arms in `labels`, its columns the objectives that they have; text(records) is a cell."""
-    rows = {arm: {column: text(group) for column, group in cells[arm].items()} for arm in labels}
+def leads_of(cells):
+    """Lines: how far the structured start of a state space model is ahead of the random one, in points."""
+    lines = []
+    for arm, columns in cells.items():
+        random = arm._replace(rest=arm.rest._replace(init="random"))
+        others = cells.get(random, {}) if random != arm else {}
+        for column in filter(lambda column: column in columns and column in others, COLUMNS):
+            pair = (records.best_recipe(of[column]) for of in (columns, others))
+            words = "; ".join(filter(None, [f"{arm.label()}, {COLUMNS[column]}", arm.changes]))
+            lines.append(f"{words}: {records.lead(*pair)}")
+    return lines
+
+
+def print_columns(heading, cells, text):
+    """A table of arms, its columns the objectives that they have; text(records) is a cell."""
+    rows = {arm: {column: text(group) for column, group in columns.items()} for arm, columns in cells.items()}
+    rows = {arm: row for arm, row in rows.items() if any(row.values())}
     columns = [column for column in COLUMNS if any(row.get(column) for row in rows.values())]
-    lines = [[labels[arm], *(row.get(column, "") for column in columns)] for arm, row in rows.items()]
-    print(heading)
-    records.show(["", *(COLUMNS[column] for column in columns)], lines)
+    if rows:
+        print(heading)
+        lines = [[arm.label(), *(row.get(column, "") for column in columns)] for arm, row in rows.items()]
+        records.show(["", *(COLUMNS[column] for column in columns)], lines)
 
 
 def column_of(record):

@@ -592,9 +592,8 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (seeds). Cost: of one run, in core")
-    print("time where that was recorded. Words over a table (lr 0.001:) are changes of the")
-    print("recipe.\n")
+    print("Test accuracy in %: mean ± standard error (number of seeds). Cost: of one run,")
+    print("in core time where that was recorded.\n")
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
@@ -614,8 +613,7 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
-        for task in ran:
-            print_leads(task, titles[task], tasks, yours or ours, paper, leads)
+        print_leads(ran, titles, tasks, yours or ours, paper, leads)
     print(unfinished(args.out, exp), end="")
 
 
@@ -731,19 +729,27 @@ def print_papers(rest, tasks, short, paper, rules):
     show(header, lines)
 
 
-def print_leads(task, title, tasks, found, paper, leads):
-    """A sentence for each two rows of `leads` that were trained by the script's recipe."""
-    rows = grouped((r for r in found if r["task"] == task and not r["changes"]), lambda r: r["row"])
-    for pair in leads:
-        if {*pair} <= rows.keys():
-            groups = [best_recipe(rows[row]) for row in pair]
-            words = f"{title}: {pair[0]} over {pair[1]}: {lead(*groups)}"
-            printed = [paper_number(paper, row, tasks, task) for row in pair]
-            if all(isinstance(value, float) for value in printed):
-                words += f"; the paper, at full size: {printed[0] - printed[1]:+.1f}"
-            if min(map(len, groups)) == 1:
-                words += " (here one seed)"
-            print(textwrap.fill(words, 80) + "\n")
+def print_leads(ran, titles, tasks, found, paper, leads):
+    """A line for each two rows of `leads` that were trained on a task by the script's recipe."""
+    lines = []
+    for task in ran:
+        rows = grouped((r for r in found if r["task"] == task and not r["changes"]), lambda r: r["row"])
+        for pair in leads:
+            if {*pair} <= rows.keys():
+                groups = [best_recipe(rows[row]) for row in pair]
+                line = f"{titles[task]}, {pair[0]} over {pair[1]}: {lead(*groups)}"
+                printed = [paper_number(paper, row, tasks, task) for row in pair]
+                if all(isinstance(value, float) for value in printed):
+                    line += f"; the paper {printed[0] - printed[1]:+.1f}"
+                lines.append(line + (" (one seed)" if min(map(len, groups)) == 1 else ""))
+    print_list("In points, here and in the paper at full size:", lines)
+
+
+def print_list(heading, lines):
+    """A heading and lines below it, each with a dash; nothing without lines."""
+    if lines:
+        print(f"{heading}\n")
+        print("\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines) + "\n")
 
 
 def columns_in_use(header, lines):
@@ -765,15 +771,26 @@ def floor_lines(tasks, rules):
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
-    """A table for each thing that was changed in the recipe of some rows of one task."""
+    """One table of the rows of a task that were not trained by the table's recipe, under what was changed."""
     here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
     changes = {in_words(r["changes"]): r["changes"] for found in here for r in found}
+    lines, notes = [], []
     for words in sorted(changes, key=naturally):
         group = [[r for r in found if r["changes"] == changes[words]] for found in here]
-        lines, notes = lines_of(*group, paper, tasks.index(task))
-        print(f"{words}:\n")
+        rows, more = lines_of(*group, paper, tasks.index(task))
+        lines += under(words, rows)
+        notes += more
+    if lines:
         last = "paper" if tier == "paper" else "paper, full"
-        print_table([title, "yours", "this repository", "cost", last], lines, notes)
+        header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
+        print_table(header, lines, notes)
+
+
+def under(words, rows):
+    """Rows of a table under a line that says what was changed in their recipe; none without rows."""
+    empty = [""] * (len(rows[0]) - 1) if rows else []
+    heading = [[part, *empty] for part in textwrap.wrap(f"{words}:", 30)] if rows else []
+    return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
 
 
 def print_table(header, lines, notes=()):
@@ -789,7 +806,7 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    names = {"majority": "training's commonest label", "root rule": "the same of each root"}
+    names = {"majority": "majority class", "root rule": "majority class per root"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 

@@ -97,8 +97,9 @@ def comparable(out):
 
 
 def printed_tables(text):
-    """The Markdown tables of a report: {"heading": {"Text; 4 of 80 epochs": {first cell: the others}}}, with
-    the header as the row that is named as its first cell."""
+    """The Markdown tables of a report: {"heading": {"Text": {first cell: the others}}}, with the header as
+    the row that is named as its first cell. Rows that are set in under "4 epochs:" are a table of their own,
+    called "Text, changed recipe; 4 epochs"."""
     tables = {}
     for section in text.split("### ")[1:]:
         heading, *lines = section.splitlines()
@@ -107,8 +108,14 @@ def printed_tables(text):
             if line.startswith("| "):
                 first, *others = (cell.strip() for cell in line.split("|")[1:-1])
                 if table is None:
-                    table = found[f"{first}; {words}" if words else first] = {}
-                table[first] = others
+                    name, under = f"{first}; {words}" if words else first, ""
+                    table = found[name] = {}
+                if first and line.startswith("|   "):
+                    found.setdefault(f"{name}; {under[:-1]}", {})[first] = others
+                elif any(others) or not first:
+                    table[first] = others
+                else:  # a long heading takes two lines
+                    under = first if under.endswith(":") else f"{under} {first}".strip()
             elif not line.startswith("|"):
                 words, table = line[:-1] if line.endswith(":") else words * (table is None), None
     return tables

@@ -293,8 +293,8 @@ def test_the_report_of_the_mini_tier_has_its_runs_alone(whole, capsys):
     capsys.readouterr()
     assert exit_code(exp_ngrams.main, "--report", "--mini") == 0
     printed = capsys.readouterr().out
-    assert printed.count("| n=1, counts | 62.50 ±") == 1 and "Published" not in printed
-    assert "has 62.5 % on Text (n=1, counts)." in " ".join(printed.split())
+    assert printed.count("| n=1, counts | 62.50 ±") == 1 and "Transformer" not in printed
+    assert "- Text: n=1, counts has 62.5; nothing published is comparable." in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
     assert (whole / "ngrams-mini.png").exists()
 
@@ -354,6 +354,9 @@ def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
 
 def test_transformers_are_beaten_one_by_one():
     line = {"smoke": False, "tier": "paper"}
-    text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.663})
-    assert text == "ahead of 11 of 11 Transformers of LRA's table"
+    text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.869})
+    assert text.startswith(
+        "ahead of 11 of 11 Transformers of LRA's table (best 65.90), S4 (Gu et al.) (86.82); "
+    )
+    assert text.split("; ")[1].startswith("behind A's convolution, K = 5 (88.96), MEGA")
     assert "10 of 11" in exp_ngrams.worth(line | {"task": "image", "test_acc": 0.4311})

@@ -132,7 +132,7 @@ def test_a_line_of_before_changes_is_shown_under_its_words_and_counts_as_done(re
     old = {k: v for k, v in RECORD.items() if k not in ("changes", "tier")}
     old |= {"terms": "4 of 80 epochs", "budget": "reduced", "test_acc": 0.7}
     tables, _ = reported([old], [])
-    assert tables[LESS]["Text; 4 of 80 epochs"]["K=5"][0] == "70.00 (1)"
+    assert tables[LESS]["Text, changed recipe; 4 of 80 epochs"]["K=5"][0] == "70.00 (1)"
     assert records.finished(tmp_path / "runs").keys() == {old["run"]}
 
 
@@ -522,13 +522,11 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     assert list(full["Text"]) == ["Text", "K=5", "K=31", "K=7"]  # what the paper does not have comes last
     assert full["ListOps"]["K=31"] == ["40.00 (1)", "10 min", "infeasible"]
     assert tables[LESS] == {
-        "Text; 4 epochs": {
-            "Text": ["yours", "cost", "paper, full"],
-            "K=5": ["85.00 (1)", "10 min", "88.96"],
-        }
+        "Text, changed recipe": {"Text, changed recipe": ["yours", "cost", "paper, full"]},
+        "Text, changed recipe; 4 epochs": {"K=5": ["85.00 (1)", "10 min", "88.96"]},
     }
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 (1)" and len(tables[SMALL]["Text"]) == 2
-    assert tables[SMALL]["Text; lr 0.5"]["K=5"][0] == "60.0 (1)" and "99.99" not in out
+    assert tables[SMALL]["Text, changed recipe; lr 0.5"]["K=5"][0] == "60.0 (1)" and "99.99" not in out
     assert reported(yours, [], "--task", "listops", "--mini")[0].get(SMALL, {}) == {}
 
 
@@ -563,7 +561,7 @@ def test_how_far_a_row_is_ahead_is_a_sentence_and_a_rule_without_a_network_stand
     rule += seeds(0.2, exp="ngrams", cell={"n": 6}, row="another task", task="listops")
     floors = {"text": {"exp": "ngrams", "cell": {"n": 6}}}
     tables, out = reported([], rule[::-1] + ours, leads=[("K=31", "K=5"), ("K=31", "K=7")], floors=floors)
-    assert "Text: K=31 over K=5: +10.0 ± 0.7; the paper, at full size: +0.4 (here one seed)" in out
+    assert "- Text, K=31 over K=5: +10.0 ± 0.7; the paper +0.4 (one seed)\n" in out
     assert "K=7" not in out
     assert tables[FULL]["Text"]["no network: six bytes"] == ["91.00 (1)", "10 min", ""]
     assert "Not run at full size, the paper's numbers" in out  # ListOps
