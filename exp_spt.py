@@ -735,19 +735,20 @@ class Arm(NamedTuple):
         objective = "none-causal" if cell.objective == "none-causal" else "none"
         return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
 
-    def label(self):
-        """ "S4, random start, 16 apart". Mini inputs have 256 positions: former neighbours lie 256 / stride
-        apart."""
+    def label(self, full=False):
+        """ "S4, random start, 16 apart", in full "S4, random start, neighbours 16 apart". Mini inputs have 256
+        positions: former neighbours lie 256 / stride apart."""
         cell = self.rest
-        words = [dict(NAMES, rotary="rotary")[cell.model]]
+        words = [NAMES[cell.model] if full or cell.model != "rotary" else "rotary"]
         words.append("one way" if cell.way.one_way else None)
         words.append("random start" if cell.init == "random" else None)
-        words.append(f"{100 * cell.fraction:g} %" if cell.fraction else None)
+        words.append(f"{100 * cell.fraction:g} %{' of the images' * full}" if cell.fraction else None)
         words.append(f"{100 * cell.share:g} % SPT" if cell.share is not None else None)
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
             order = "anywhere" if cell.stride == "random" else cell.stride
-            words.append(f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else order)
+            order = f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else order
+            words.append("neighbours " * full + order)
         return ", ".join(filter(None, words))
 
 
@@ -949,9 +950,10 @@ def plot_small(found, path):
         if bag := records.bag_of(task):
             axis.axvline(100 * records.mean_and_error(bag)[0], **records.BAG)
         axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(arms) - 0.4))
-        axis.set_yticks(range(len(arms)), [arm.label() for arm in arms])
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.set_yticks(range(len(arms)), [arm.label(full=True).replace(", ", ",\n", 1) for arm in arms])
     figure.suptitle(
-        f"Self-pretraining at equal steps, its own included (mini tier, {records.seeds_of(found)})"
+        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {records.seeds_of(found)})"
     )
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
