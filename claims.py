@@ -121,7 +121,7 @@ def plot(pairs, path):
     axis.annotate("the opposite sign", (0.985, -1), **place)
     for table, color in (LEGEND[pair.row.heading[0]] for pair in pairs):
         axis.plot([], [], "o", color=color, label=table)
-    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="not told apart")
+    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="inconclusive")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading[0]][1]
         at, face = pair.row.expected, "white" if pair.reading == OPEN else color
@@ -206,7 +206,7 @@ and what became of it. Four rows that had been taken out when their results were
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
   lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or 0: *no
-  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside. Else *not told apart*.
+  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside. Else *inconclusive*.
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.

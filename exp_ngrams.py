@@ -401,7 +401,7 @@ def report(args):
 
 
 def kind_of(cell):
-    """What is told apart by tables: words, symbols that stand apart, pieces."""
+    """What has a table of its own: words, symbols that stand apart, and n-grams ("")."""
     if cell.get("unit") == "word":
         return "words"
     return "symbols that stand a gap apart" if cell.get("gap", 1) > 1 else ""
@@ -451,7 +451,7 @@ def drawn(found, x, by, least=1):
 def plot_lengths(found, path):
     """Accuracy against n; LRA's Transformers as a band, later models as lines."""
     figure, parts = drawn(found, "n", "weights")
-    figure.suptitle("What do pieces of n symbols know, wherever they stand?")
+    figure.suptitle("What do n-grams know, wherever they stand?")
     for (first, *_), axis in parts:
         task = first["task"]
         axis.axhline(100 * first["chance"], color="black", linestyle=":", linewidth=1, label="chance")
@@ -515,7 +515,7 @@ def make_parser():
         help="the symbols stand G positions apart (default 1: consecutive)")
     add("--lags", nargs="+", type=lags, metavar="LAGS", help='instead of --n and --gap, such as "0 1 32"')
     add("--unit", choices=("byte", "word"), default="byte",
-        help="texts: byte (pieces of exactly n) or word (runs of n and all fewer words)")
+        help="texts: byte (n-grams of exactly n) or word (runs of n and all fewer words)")
     add("--max-length", nargs="+", type=common.positive_int, metavar="L", help="texts: read L bytes of each")
     add("--start", action="store_true", help="put a start symbol in front of every document")
     add("--no-digits", action="store_true",

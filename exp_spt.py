@@ -736,8 +736,8 @@ class Arm(NamedTuple):
         return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
 
     def label(self, full=False):
-        """ "S4, random start, 16 apart", in full "S4, random start, neighbours 16 apart". Mini inputs have 256
-        positions: former neighbours lie 256 / stride apart."""
+        """ "S4, random start, 16 apart"; in full "S4, random start, neighbours 16 apart". Mini inputs have
+        256 positions: former neighbours lie 256 / stride apart."""
         cell = self.rest
         words = [NAMES[cell.model] if full or cell.model != "rotary" else "rotary"]
         words.append("one way" if cell.way.one_way else None)

@@ -21,7 +21,7 @@ from exp_ngrams import COLUMNS, TRANSFORMERS
 GUESSING = data.FLOORS["listops"]["cell"] | {"sm": "guessed"}  # the sums, as A's models do
 FIGURE = Path(__file__).parent / "results" / "figures" / "floors.png"
 ROWS = [  # (task, the rule in words, what its record has)
-    ("text", "linear model of pieces of 6 bytes", data.FLOORS["text"]),
+    ("text", "linear model of byte 6-grams", data.FLOORS["text"]),
     ("image", "linear model of patches of 6 x 6 pixels", data.FLOORS["image"]),
     ("listops", "root exact, arguments above 16 symbols guessed", data.FLOORS["listops"]),
     ("listops", "the same; where the root is a sum it guesses", {"exp": "listops", "cell": GUESSING}),
