@@ -192,9 +192,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         add("--no-techniques", action="store_true", help="none of the training techniques of the table")
         add("--augment", choices=("paper", "flip", "none"), help="training augmentation of images")
 
-    add = parser.add_argument_group("execution (does not change which run this is)").add_argument
-    add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
-    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records, checkpoints (default runs)")
+    add = add_execution(parser)
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", metavar="D",
         help="auto (cuda, mps or cpu), cpu, cuda, mps")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", metavar="A",
@@ -205,9 +203,18 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save, exit with 75 after T (9m, 1.5h); repeat to continue")
-    add("--fresh", action="store_true", help="start over: ignore checkpoint and record")
     # fmt: on
     return parser
+
+
+def add_execution(parser):
+    """Add the flags that every script has and that do not change which run this is -> add_argument of their
+    group."""
+    add = parser.add_argument_group("execution (does not change which run this is)").add_argument
+    add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
+    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records, checkpoints (default runs)")
+    add("--fresh", action="store_true", help="start over: ignore checkpoint and record")
+    return add
 
 
 def print_anywhere():

@@ -28,7 +28,6 @@ import textwrap
 import time
 import warnings
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -525,12 +524,8 @@ def make_parser():
     add("--smoke", action="store_true", help="check that it runs: seconds, no result")
     add("--top", type=common.positive_int, metavar="N", help="print the N heaviest n-grams of each class")
     add("--report", "--figure", action="store_true", help="print the tables, draw the two figures, and exit")
-
-    add = parser.add_argument_group("execution (does not change which run this is)").add_argument
-    add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
-    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records (default runs)")
-    add("--fresh", action="store_true", help="start over: ignore this cell's record")
     # fmt: on
+    common.add_execution(parser)
     return parser
 
 

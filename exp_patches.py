@@ -25,7 +25,6 @@ import textwrap
 import time
 import warnings
 from itertools import product
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -477,12 +476,8 @@ def main(argv=None):
     add("--mini", action="store_true", help="the small data of the mini tier")
     add("--smoke", action="store_true", help="check that it runs: seconds, no result")
     add("--report", "--figure", action="store_true", help="print the tables, draw the figure, and exit")
-
-    add = parser.add_argument_group("execution (does not change which run this is)").add_argument
-    add("--data-dir", type=Path, default=Path("data"), metavar="DIR", help="data (default data)")
-    add("--out", type=Path, default=Path("runs"), metavar="DIR", help="records (default runs)")
-    add("--fresh", action="store_true", help="start over: ignore this cell's record")
     # fmt: on
+    common.add_execution(parser)
     parser.set_defaults(seeds=1)
     args = common.read_args(parser, argv)
     with common.exit_cleanly():
