@@ -488,13 +488,15 @@ def test_set_variance(records):
 
 def summary(records):
     """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
-    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)"."""
+    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 (1, at chance)"."""
     if not records:
         return "—"
     mean, error = mean_and_error(records)
     digits = 1 if records[0]["tier"] == "mini" else 2
     learnt = sum(r["test_acc"] > (r.get("chance") or 0) + 0.02 for r in records)
-    count = f"{len(records)}" if learnt == len(records) else f"{len(records)}, {learnt} above chance"
+    count = f"{len(records)}"
+    if learnt < len(records):
+        count += f", {learnt} above chance" if learnt else ", at chance"
     spread = f" ± {100 * error:.{digits}f}" if len(records) > 1 else ""
     return f"{100 * mean:.{digits}f}{spread} ({count})"
 

@@ -450,6 +450,7 @@ def test_summary_shows_mean_error_and_how_many_learnt():
     )
     assert records.summary(seeds(0.5, 0.6, tier="mini")) == "55.0 ± 5.0 (2)"
     assert records.summary(seeds(0.505, 0.905, chance=0.501)) == "70.50 ± 20.00 (2, 1 above chance)"
+    assert records.summary(seeds(0.505, chance=0.501)) == "50.50 (1, at chance)"
 
 
 def test_of_several_recipes_the_one_that_validated_best_is_shown_not_the_one_that_tested_best():
