@@ -88,7 +88,8 @@ def count_table(pairs):
 def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
-    before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here."
+    before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
+    before += "Is their gap as in the paper?"
     after = (
         f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
         f"opposite sign; of such a gap, a difference. These {len(pairs)} pairs are made of {len(arms)} rows, "
@@ -233,7 +234,7 @@ RESULTS = """\
 numbers say about the papers stands in [claims.md](claims.md).
 
 Accuracies are of the test set, in %: mean ± standard error (number of seeds); of self-pretraining without a
-number it is 3 seeds. Cost: of one run, in core time where it was recorded."""
+number it is 3 seeds. Cost: of one run, on a CPU in time of one core where it was recorded."""
 
 
 def report_of(script, *flags):

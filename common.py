@@ -176,7 +176,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         help="with --report: your copy of a script beside SCRIPT")
 
     parser.set_defaults(**dict.fromkeys((*FLAGS, "limit", "augment")), no_techniques=False)
-    group = parser.add_argument_group("changes of the recipe (another cell, marked in tables)")
+    group = parser.add_argument_group("changes of the recipe (another run, set apart in tables)")
     add = group.add_argument if trains else lambda *flags, **how: None
     add("--epochs", type=positive_int, metavar="N", help="training epochs")
     add("--steps", type=positive_int, metavar="N", help="train for N steps, whatever the number of examples")
@@ -199,7 +199,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         help="auto (bf16 where it is fast; not --mini), bf16, off")
     add("--compile", action="store_true", help="compile the model (for GPUs)")
     add("--no-graphs", dest="graphs", action="store_false",
-        help="on a GPU no CUDA graphs: many times slower")
+        help="on a GPU no CUDA graphs: 3 to 4 times slower")
     add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
     add("--time-limit", type=duration, metavar="T",
         help="save, exit with 75 after T (9m, 1.5h); repeat to continue")

@@ -56,7 +56,7 @@ GREEDY = np.array([9, 4, 0, -1])  # the commonest label of each; SM has none, -1
 # {rule: (levels worked out, words, Appendix B's accuracy in percent, which it rounds)}
 RULES = {
     "always-0": (None, "always 0", 17),
-    "root": (0, "root operation's commonest label", 36),
+    "root": (0, "majority class per root (greedy)", 36),
     "top-1": (1, "top level exact, the rest guessed", None),
 } | {f"top-{d}": (d, f"top {d} levels exact", None) for d in range(2, 6)}
 
@@ -397,7 +397,7 @@ def train_accuracy(group):
 NETWORKS = {  # test accuracies in percent
     "A's best, a Transformer": records.paper_number(PAPER_A, "Transformer", COLUMNS, "listops"),
     "S4": records.paper_number(PAPER_B, "S4, from scratch", TASKS_B, "listops"),
-    "MEGA": records.paper_number(PAPER_A, "MEGA (Ma et al.)", COLUMNS, "listops"),
+    "MEGA": records.paper_number(PAPER_A, "MEGA, no techniques", COLUMNS, "listops"),
 }
 
 
@@ -411,7 +411,8 @@ def print_passes(groups):
         ahead = [f"{letter} = {n:,} ({a:.2f} / {b:.2f})" for n, (a, b) in both.items() if min(a, b) > bound]
         if sizes:
             lines.append(f"{rule}, SM {sm}: {ahead[0] if ahead else 'no size that was run'}")
-    records.print_list(f"The smallest size that is ahead of {name} ({bound:.2f} on test):", lines)
+    heading = f"The smallest size that is ahead of {name} ({bound:.2f}), in training and on test:"
+    records.print_list(heading, lines)
 
 
 # ------------------------------------------------------------------------------------------ the figures

@@ -67,7 +67,7 @@ TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
 LATER = {
     "A's convolution, K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
     "S4 (Gu et al.)":     PAPER["S4, from scratch"][:5],
-    "MEGA (Ma et al.)":   PAPER["MEGA (original)"][:5],
+    "MEGA (Ma et al.)":   PAPER["MEGA (Ma et al.)"][:5],
     "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
 }
 # fmt: on
@@ -415,7 +415,7 @@ def print_task(group):
         row = r["row"].removeprefix("words, ")
         rows.append([row, *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
     words = data.title_of(first), records.in_words(first["changes"]), kind_of(first["cell"])
-    print(f"{', '.join(filter(None, words))}; chance {100 * first['chance']:.1f}:\n")
+    print(f"{', '.join(filter(None, words))}; majority class (test) {100 * first['chance']:.1f}:\n")
     records.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
@@ -482,7 +482,7 @@ def plot_gaps(found, path):
             axis.axvline(32, color="0.7", linewidth=1, label="one row below")
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:.0f}")
-        axis.set_xlabel(f"gap g between the symbols ({group[0]['cell']['weights']})")
+        axis.set_xlabel(f"distance g of the symbols, 1: side by side ({group[0]['cell']['weights']})")
     records.legend_below(figure, [axis for _, axis in parts])
     records.save_figure(figure, path)
 

@@ -50,9 +50,6 @@ MODELS = {  # {model: (its row, table, mini tier and rates in its own script)}
 }
 MINI_IMAGE = dict(epochs=2, batch_size=16, lr=1e-3)  # five orders of whole cells would take a day
 SMOKE = {"model": exp_multitask.SMOKE["model"] | {"d_state": 16}, "train": exp_multitask.SMOKE["train"]}
-COLOURS = {("conv", 1): records.GREY, ("conv", 5): records.ORANGE, ("conv", 31): "#7A3B00"}
-COLOURS |= {("bag", None): records.GREY, ("gmlp", None): records.GREEN, ("s4", None): records.BLUE}
-COLOURS |= {("s5", None): "#56B4E9", ("transformer", None): "#CC79A7"}  # of a model and its kernel
 
 
 # ------------------------------------------------------------------------------------------ one cell
@@ -175,7 +172,7 @@ def measure(args, name):
             if kind != "shuffled":
                 style, label = (".-", row) if kind == "trained" else (":", None)
                 y = sizes / max(sizes.max(), 1e-300)
-                axis.plot(distances, y, style, color=colour(r["model"], r["cell"], i), label=label)
+                axis.plot(distances, y, style, color=records.colour(r["model"], r["cell"], i), label=label)
     print(f"### Range of trained models, {title}\n")
     print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
@@ -189,11 +186,6 @@ def axes(title):
     axis.set_title(title)
     axis.grid(alpha=0.3)
     return figure, axis
-
-
-def colour(model, cell, i):
-    """That of a model, alike in both figures; of others the i-th of matplotlib's."""
-    return COLOURS.get((model, cell.get("kernel")), f"C{i}")
 
 
 # ------------------------------------------------------------------------------------------ the dial's table
@@ -305,7 +297,7 @@ def print_dial(name, tier, yours, ours, path):
                 groups = [cells[row, drawn[at]] for at in x]
                 y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                 style = dict(
-                    color=colour(row.model, {"kernel": row.kernel}, i), label=row.label(False) + whose
+                    color=records.colour(row.model, {"kernel": row.kernel}, i), label=row.label(False) + whose
                 )
                 axis.errorbar(x, y, yerr=error, fmt=marker, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)

@@ -211,7 +211,7 @@ PAPER = {
     "BigBird":                          (36.05, 64.02, 59.29, 40.83, 74.87, CHANCE),
     "Linear Transformer":               (16.13, 65.90, 53.09, 42.34, 75.30, CHANCE),
     "Performer":                        (18.01, 65.40, 53.82, 42.77, 77.05, CHANCE),
-    "MEGA (original)":                  (63.14, 90.43, 91.25, 90.44, 96.01,  97.98),
+    "MEGA (Ma et al.)":                 (63.14, 90.43, 91.25, 90.44, 96.01,  97.98),
     "Transformer, from scratch":        (36.37, 64.27, 57.46, 42.44, 71.40, CHANCE),
     "Transformer, masked SPT":          (),
     "Transformer, causal SPT":          (59.15, 88.81, 90.38, 76.00, 88.49,  88.05),
@@ -222,14 +222,19 @@ PAPER = {
 }
 # Their averages over six tasks, and those of Table 7 over four (from the text and Figure 2).
 MEANS = {
-    MEAN6: {"MEGA (original)": 88.21, "Transformer, from scratch": 53.66, "Transformer, causal SPT": 81.81,
+    MEAN6: {"MEGA (Ma et al.)": 88.21, "Transformer, from scratch": 53.66, "Transformer, causal SPT": 81.81,
             "rotary Transformer, masked SPT": 86.21, "S4, from scratch": 86.09, "S4, masked SPT": 86.75},
     TASKS4: {"S4, from scratch": 82.8, "S4, masked SPT": 84.5, "DLR, masked SPT": 83.4},
 }
-NOTES = """✗: chance, 50 in averages. Further numbers of the paper: S4 on sCIFAR 91.7 or
-91.8. Table 7: DLR from scratch about 77 (the better start). TRAINING accuracy
-on Path-X at equal time: at most 52, with SPT 78. Rows: "% SPT" Table 8, "M"
-Table 9 and appendix C.1.2, a pooling C.1.1, another "%" Figure 3.
+NOTES = """\
+✗: chance; it counts as 50 in the averages. More numbers of the paper:
+
+    S4 on sCIFAR    91.7 or 91.8, by the table
+    DLR, Table 7    from scratch about 77 on average, with the better start
+    Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
+
+Where a row of runs is from: "% SPT" Table 8; "M" (millions of parameters)
+Table 9 and appendix C.1.2; a pooling C.1.1; "%" of the images Figure 3.
 """
 # fmt: on
 
@@ -753,17 +758,18 @@ class Arm(NamedTuple):
 
 
 LEGEND = """\
-Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).
+Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). All
+columns of a row have the same number of steps.
 
     scratch         trained on labels alone
-    masked, causal  after self-pretraining (SPT), whose steps are counted
-    both            both losses at once
-    90 % SPT        the share of the steps; half, where nothing is said
-    random start    the states' start is not the structured one
+    masked, causal  SPT (self-pretraining) for half of the steps, then labels
+    90 % SPT        SPT has this share of the steps, and not half
+    both            both losses at once (--objective multitask)
+    random start    the state space is initialised at random, not by structure
     1 %, 10 %       of the training images
     one way         the model reads in one direction
     16 apart        neighbours were moved so far, or anywhere (exp_range.py)
-    lr_pretrain     the rate of SPT
+    lr_pretrain     the learning rate of SPT
 """
 
 
@@ -804,7 +810,7 @@ def print_arms(whose, title, found):
     plain = {arm: cells[arm] for arm in order if not arm.changes}
     unit = "variance" if found[0]["task"] in MEAN_STD else "symbols"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
-    print_columns(f"SPT restored, % of the {unit} (in brackets: one answer for all):\n", plain, restored)
+    print_columns(f"What SPT restored, % of the {unit} (a constant answer: in brackets):\n", plain, restored)
     by_words, lines = records.grouped(order, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=records.naturally)):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
@@ -900,6 +906,7 @@ def print_papers(both, names):
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
+            print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
             records.print_averages(tasks, *both, paper)
         print(NOTES)
 

@@ -230,6 +230,7 @@ def in_words(changes):
         "technique": lambda name: name or "augment none",
         "set_last_tenth": lambda _: "last tenth set",
         "bucket": lambda _: "--no-bucket",
+        "weight of the denoising loss": lambda whose: f"{whose} denoising weight",
         "terms": str,  # of a line from before 2026-11-26
     }
     words = [text(changes[row]) for row, text in known.items() if row in changes]
@@ -513,9 +514,11 @@ def seconds_of(record):
 
 
 def cost(records):
-    """What a run took on average, in the tables of report() with its pretraining: "12 min", or a dash."""
+    """What a run took on average, in the tables of report() with its pretraining: "12 min", "5 min (GPU)", or
+    a dash."""
     seconds = [r.get("both_halves") or seconds_of(r) for r in records]
-    return common.hours(statistics.mean(seconds)) if records else "—"
+    where = " (GPU)" if any("thread" not in r.get("device", "1 thread") for r in records) else ""
+    return common.hours(statistics.mean(seconds)) + where if records else "—"
 
 
 def grouped(records, key):
@@ -595,7 +598,7 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     print("Test accuracy in %: mean ± standard error (number of seeds). Cost: of one run,")
-    print("in core time where that was recorded.\n")
+    print("on a CPU in time of one core where that was recorded.\n")
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
@@ -750,7 +753,7 @@ def print_leads(ran, titles, tasks, found, paper, leads):
 def print_list(heading, lines):
     """A heading and lines below it, each with a dash; nothing without lines."""
     if lines:
-        print(f"{heading}\n")
+        print(f"{textwrap.fill(heading, 80)}\n")
         print("\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines) + "\n")
 
 
@@ -808,7 +811,7 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    names = {"majority": "majority class", "root rule": "majority class per root"}
+    names = {"majority": "majority class (training)", "root rule": "the same per root"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 
@@ -885,6 +888,20 @@ def compare(args, exp, titles):
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart by colour-blind readers
 
 
+COLOURS = {("conv", 1): GREY, ("conv", 5): ORANGE, ("conv", 31): "#7A3B00", ("bag", None): GREY}
+COLOURS |= {
+    ("gmlp", None): GREEN,
+    ("s4", None): BLUE,
+    ("s5", None): "#56B4E9",
+    ("transformer", None): "#CC79A7",
+}
+
+
+def colour(model, cell, i):
+    """That of a model and its kernel, alike in all figures of lines; of others the i-th of matplotlib's."""
+    return COLOURS.get((model, cell.get("kernel")), f"C{i}")
+
+
 def pyplot():
     """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
     try:
@@ -957,18 +974,21 @@ def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
         record = known.get(run.name)  # of a run that has not ended there is none
         recipe = json.dumps([row_key(record), record["hp"]]) if record else run.name
         curve = curve_of(run, logged)
-        _, seeds = lines.setdefault((recipe, len(curve)), (record and label_of(record) or run.name, []))
-        drops = [before["step"] for before, line in pairwise(curve) if line["lr"] < before["lr"]]
-        accuracies = [(line["step"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
+        _, _, seeds = lines.setdefault(
+            (recipe, len(curve)), (record and label_of(record) or run.name, record, [])
+        )
+        drops = [before["epoch"] for before, line in pairwise(curve) if line["lr"] < before["lr"]]
+        accuracies = [(line["epoch"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
         seeds.append((accuracies, drops[-1] if drops else math.nan))
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
-    for i, (label, seeds) in enumerate(lines.values()):
+    for i, (label, record, seeds) in enumerate(lines.values()):
         accuracies, drops = zip(*seeds)
-        (steps, val, train), n = numpy.mean(accuracies, 0).T, len(seeds)
+        (epochs, val, train), n = numpy.mean(accuracies, 0).T, len(seeds)
         error = numpy.std(accuracies, 0, ddof=1)[:, 1] / n**0.5 if n > 1 else None
-        axis.errorbar(steps, val, yerr=error, fmt=".-", color=f"C{i}", label=f"{label} (n = {n})")
-        axis.plot(steps, train, color=f"C{i}", linewidth=0.7)
-        axis.axvline(numpy.mean(drops), color=f"C{i}", linewidth=1, linestyle=":")
+        look = dict(color=colour(record["model"], record["cell"], i) if record else f"C{i}")
+        axis.errorbar(epochs, val, yerr=error, fmt=".-", label=f"{label} (n = {n})", **look)
+        axis.plot(epochs, train, linewidth=0.7, **look)
+        axis.axvline(numpy.mean(drops), linewidth=1, linestyle=":", **look)
     axis.plot([], [], ".-", color="0.3", label="validation")
     axis.plot([], [], color="0.3", linewidth=0.7, label="training")
     axis.plot([], [], color="0.3", linewidth=1, linestyle=":", label="last fall of the learning rate")
@@ -976,7 +996,7 @@ def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
         axis.axhline(
             paper, color="0.3", linestyle="--", linewidth=1, label=f"the paper, on test: {paper:.2f}"
         )
-    axis.set(xlabel="step", ylabel="accuracy (%)", title=title)
+    axis.set(xlabel="epoch", ylabel="accuracy (%)", title=title)
     axis.grid(alpha=0.3)
     legend_below(figure, [axis])
     save_figure(figure, path)

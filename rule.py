@@ -140,8 +140,7 @@ TABLES = {  # {script: the paper's numbers, their columns}
     "positional": (exp_positional.TABLE4, COLUMNS),
     "spt": (exp_spt.PAPER, exp_spt.TASKS),
 }
-SAME_CELL = {  # rows of a table that no record has as its label. Ma et al. trained without A's techniques
-    ("multitask", "MEGA (Ma et al.)"): ("multitask", "mega", '{"techniques": "no"}'),
+SAME_CELL = {  # rows of a table that no record has as its label
     ("positional", "rotary, no techniques"): ("multitask", "transformer", '{"techniques": "no"}'),
 }
 

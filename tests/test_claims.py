@@ -310,8 +310,6 @@ def test_a_row_needs_a_heading_and_a_stated_number_counts(tmp_path):
 
 # ------------------------------------------------------------------------------------------ all pairs
 
-OTHER_NAMES = {("multitask", "MEGA (Ma et al.)"): "MEGA, no techniques"}
-
 
 def pairs_by_hand():
     """{(task, the two cells): (the paper's gap, ours, half our interval)}, from labels and the files."""
@@ -336,7 +334,7 @@ def pairs_by_hand():
 
 def place_of(exp, task, label):
     """The cell that has a label in a table, as by_hand takes it; None if it was not run."""
-    label, scripts = OTHER_NAMES.get((exp, label), label), [exp]
+    scripts = [exp]
     if exp == "positional" and label.startswith("rotary"):
         label, scripts = label.replace("rotary", "Transformer"), ["multitask"]
         if task == "image":  # which only exp_positional trained

@@ -413,10 +413,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["prefix of 64", "43.00 / 44.00 (1)", ""] in table
     assert ["window of 8", "90.00 / 95.0 (1)"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    assert (
-        "(62.90 on test): - window, SM known: W = 16 (63.00 / 64.00) - window, SM guessed: no size"
-        in one_line
-    )
+    assert "(62.90), in training and on test: - window, SM known: W = 16 (63.00 / 64.00) - window" in one_line
+    assert "window, SM guessed: no size that was run" in one_line
     assert "prefix, SM known: no size that was run" in one_line
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes

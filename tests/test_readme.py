@@ -57,7 +57,7 @@ def test_the_template_is_an_experiment(tmp_path):
     assert (record["exp"], record["task"], record["limit"]) == ("mine", "majority", 500)
     assert record["data"]["from"] == "generated" and record["test_acc"] > 0.9
     table, _ = run(TEMPLATE, tmp_path, "--report")
-    assert "500 examples, 12 epochs, lr 0.003:" in table and "| running mean | " in table
+    assert "| 500 examples, 12 epochs, lr " in table and "|   running mean " in table
 
 
 @pytest.mark.processes

@@ -615,10 +615,10 @@ def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
     (tmp_path / "results.jsonl").write_text("\n".join(map(json.dumps, recipes)))
     for run, val in zip(runs, (0.5, 0.7, 0.9, 0.8)):
         run.mkdir()
-        lines = [dict(step=step, lr=9 - step, train={"acc": 0.25}, val={"acc": val}) for step in (3, 6)]
+        lines = [dict(epoch=step, lr=9 - step, train={"acc": 0.25}, val={"acc": val}) for step in (3, 6)]
         (run / "log.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "curves").mkdir()
-    curve = json.dumps({"run": "ours", "curve": [dict(step=9, lr=1, train={"acc": 0.5}, val={"acc": 0.75})]})
+    curve = json.dumps({"run": "ours", "curve": [dict(epoch=9, lr=1, train={"acc": 0.5}, val={"acc": 0.75})]})
     (tmp_path / "curves" / "locality.jsonl").write_text(curve)
     monkeypatch.setattr(records, "RESULTS", tmp_path)
     monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
