@@ -354,10 +354,12 @@ def draw_kernels(args, name, title, panels):
         start = [kernel_profile(block, L) for block in models.SequenceModel(**arguments).eval().blocks]
         after = [kernel_profile(block, L) for block in network.blocks] if network else []
         drawn.append((f"{model} ({what})", start, after))
-        rows.append([model, "at initialisation, mean of layers", *energy_within(start)])
-        rows += [[model, f"trained, layer {i}", *energy_within([p])] for i, p in enumerate(after, 1)]
-    print(f"### Kernels, {title}\n\nShare of the kernel's energy within k positions, in %\n")
-    print(records.markdown(["Model", "Kernels", *(f"k = {k}" for k in WITHIN)], rows) + "\n")
+        rows.append([model, "initial", *energy_within(start)])
+        rows += [[model, f"layer {i}", *energy_within([p])] for i, p in enumerate(after, 1)]
+    print(f"### Kernels, {title}\n")
+    print("Share of the kernel's energy within k positions, in %. initial: before training,")
+    print("the mean of all layers.\n")
+    records.show(["model", "", *(f"k={k}" for k in WITHIN)], rows)
     row = math.isqrt(data.length(name, args.mini)) if name in ("image", "pathfinder") else None
     plot(drawn, title, row, args.out / f"kernels-{name}.png")
 
@@ -366,7 +368,7 @@ def energy_within(profiles):
     """The share of the energy at distances of at most k positions, in percent, for each k of WITHIN: the mean
     of some kernel_profiles."""
     shares = [[energy[: k + 1].sum() / energy.sum() for k in WITHIN] for _, energy in profiles]
-    return [f"{100 * share:.2f}" for share in np.mean(shares, 0)]
+    return [f"{100 * share:.1f}" for share in np.mean(shares, 0)]
 
 
 def plot(panels, heading, row, path):
@@ -382,13 +384,13 @@ def plot(panels, heading, row, path):
     """
     titles = [title for title, *_ in panels]
     figure, axes = records.panels(titles, size=(4, 3), sharex=True, sharey=True)
-    floor, colours = 1, records.pyplot().get_cmap("cividis")
+    floor, colours = 1, records.pyplot().get_cmap("plasma")
     for axis, (_, start, after) in zip(axes, panels):
         start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
-        first, *_ = axis.plot(start.T / start.max(), color="0.6", linewidth=1)
+        first, *_ = axis.plot(start.T / start.max(), color="0.8", linewidth=1)
         first.set_label("each layer at initialisation")
         for i, peak in enumerate(after):
-            colour = colours(0.9 * i / max(1, len(after) - 1))
+            colour = colours(0.6 * i / max(1, len(after) - 1))
             axis.plot(peak / after.max(), color=colour, linewidth=1, label=f"layer {i + 1}, trained")
         # Each layer reaches its largest weight within ten positions; what lies far below is rounding.
         floor = min(floor, *(k[:, :10].max(1).min() / k.max() for k in (start, after) if len(k)))
@@ -399,7 +401,8 @@ def plot(panels, heading, row, path):
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         for k in (row, 2 * row) if row else ():
-            axis.axvline(k, color=records.ORANGE, linestyle=":", label="one and two rows of the image")
+            look = dict(color=records.ORANGE, alpha=0.25, linewidth=6, zorder=0)
+            axis.axvline(k, label="one and two rows of the image", **look)
     axes[0].set_ylim(bottom=max(floor / 100, 1e-4))  # all panels share it
     axes[0].set_ylabel("largest weight at this distance")
     figure.suptitle(f"{heading}: how far the kernels reach (all channels, both directions)", fontsize=10)
