@@ -89,7 +89,7 @@ def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
-    before += "Is their gap as in the paper?"
+    before += "Both by the recipe of the table. Is their gap as in the paper?"
     after = (
         f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
         f"opposite sign; of such a gap, a difference. These {len(pairs)} pairs are made of {len(arms)} rows, "
@@ -163,17 +163,16 @@ def show(judged):
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
-READ = (
-    "paper: its difference at full size, or what it says (our own rows: what we predicted): + ahead, 0 no "
-    "difference. A reading says whether the difference here is like it; docs/claims.md has the rule, and of "
-    "each row which of its models had not stopped learning. Without a reading: nobody predicted anything."
-)
+READ = f"""\
+paper: its difference at full size, or what it says (our own rows: what we predicted): + ahead, 0 no
+difference. The reading of a gap above {GAP:g} points, or of a direction: same sign or opposite sign, where
+the whole 95 % interval of ours lies on one side of 0. Of a smaller gap, or 0: no difference or differs,
+where it lies within or outside of ±{GAP:g} points. Else inconclusive. Without a reading: nobody predicted
+anything. docs/claims.md says of each row which of its models had not stopped learning."""
 
 
 def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
-    if pairs:
-        print(count(pairs, 80) + "\n")
     print(textwrap.fill(READ, 80) + "\n")
     print(f"{'reading':18}{'here ± s.e.':20}paper  (in points)\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
@@ -181,6 +180,8 @@ def show_all(judged, pairs):
         for one in group:
             show(one)
         print()
+    if pairs:
+        print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
 
 
 def table_of(group):

@@ -181,12 +181,12 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--epochs", type=positive_int, metavar="N", help="training epochs")
     add("--steps", type=positive_int, metavar="N", help="train for N steps, whatever the number of examples")
     add("--lr", type=positive_float, help="learning rate")
-    add("--batch-size", type=positive_int, metavar="B", help="examples per step, over all parts and ranks")
+    add("--batch-size", type=positive_int, metavar="B", help="examples per step, of all GPUs together")
     add("--weight-decay", type=non_negative_float, metavar="WD", help="AdamW's weight decay")
     add("--set-last-tenth", action="store_true", default=None,
         help="at 90 %% of the steps set the rate to 0.1 x LR, even if it was lower")
     add("--no-bucket", dest="bucket", action="store_false", default=None, help="mix all lengths: slower")
-    add("--limit", type=positive_int, metavar="N", help="train on N examples (nested sets)")
+    add("--limit", type=positive_int, metavar="N", help="train on N examples (a larger N has them, too)")
     add("--max-length", type=positive_int, metavar="L", help="cut texts after L bytes")
     if techniques:
         add("--no-techniques", action="store_true", help="none of the training techniques of the table")

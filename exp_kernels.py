@@ -413,11 +413,20 @@ def plot(panels, heading, row, path):
 # ------------------------------------------------------------------------------------------ command line
 
 
+LEGEND = f"""\
+{records.TECHNIQUES}\
+    decay-none      linear attention that forgets nothing; -fixed: that forgets by
+                    one number a head; -selective: by what the input chooses;
+                    -rotary: as fixed, and turns by learned angles
+    free taps ...   S4's block with a kernel of free numbers
+"""
+
+
 def report(args):
     """Ours beside the paper's."""
     records.report(
         args, __file__, "Table 3: long kernels, free or not", COLUMNS, data.TITLES, TABLE3,
-        short=data.SHORT_TITLES, floors=data.FLOORS, leads=[("gMLP", "S4"), ("gMLP", "S5")],
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=[("gMLP", "S4"), ("gMLP", "S5")],
     )  # fmt: skip
 
 

@@ -146,7 +146,8 @@ def report(args):
     """Ours beside the paper's, and the figure."""
     records.report(
         args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
-        short=data.SHORT_TITLES, floors=data.FLOORS, leads=[("K=31", "K=5"), ("K=7", "K=5")],
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES,
+        leads=[("K=31", "K=5"), ("K=7", "K=5")],
     )  # fmt: skip
     if args.report and not args.mini:
         plot(args)
@@ -161,7 +162,7 @@ def main(argv=None):
     parser.add_argument(
         "--norm-place",
         choices=("post", "after"),
-        help="the norm stands after x + f(x) (post) or after f's convolution (after), not before f",
+        help="where the norm stands: post: norm(x + f(x)); after: after f's convolution (default: before f)",
     )
     args = common.parse_args(parser, argv)
     with common.exit_cleanly():

@@ -204,7 +204,8 @@ def report(args):
     """Ours beside the paper's, and the figure."""
     records.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
-        short=data.SHORT_TITLES, floors=data.FLOORS, leads=[("Transformer", "Transformer, no techniques")],
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES,
+        leads=[("Transformer", "Transformer, no techniques")],
     )  # fmt: skip
     if args.report:
         plot_data(args)

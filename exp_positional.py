@@ -79,7 +79,7 @@ def report(args):
     """Ours beside the paper's."""
     records.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
-        short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES, also={"multitask": rotary},
         leads=[("rotary", "sinusoidal"), ("rotary", "learned")],
     )  # fmt: skip
 

@@ -1100,7 +1100,7 @@ def make_parser():
     fraction = common.number(float, "above 0, at most 1", lambda x: 0 < x <= 1)
     share = common.number(float, "at least 0 and below 1", lambda x: 0 <= x < 1)
     # fmt: off
-    add = partial(parser.add_argument_group("self-pretraining").add_argument, nargs="+")
+    add = partial(parser.add_argument, nargs="+")
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
         help=f"{', '.join(MODELS)} or all (default transformer)")
     add("--objective", choices=[*OBJECTIVES, "all"], metavar="O",

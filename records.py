@@ -575,10 +575,17 @@ def naturally(text):
 
 # ------------------------------------------------------------------------------------------ the report
 
+TECHNIQUES = """\
+    no techniques   without the training techniques of paper A: on Text restoring
+                    corrupted bytes ("denoising"), on ListOps shuffled arguments,
+                    on Image augmentation (at the mini tier flips)
+"""
 TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini": "mini tier"}
 
 
-def report(args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=()):
+def report(
+    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=(), legend=""
+):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
     tasks, titles   the columns of the paper's table; {task: title}
@@ -587,6 +594,7 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     short           {task: a short title}, for a table with a column each
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
     leads           [(row, row)]: how far is the first ahead of the second?
+    legend          what the names of rows mean
     """
     if args.smoke:
         return
@@ -598,7 +606,7 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     print("Test accuracy in %: mean ± standard error (number of seeds). Cost: of one run,")
-    print("on a CPU in time of one core where that was recorded.\n")
+    print("on a CPU in time of one core where that was recorded.\n" + (legend and f"\n{legend}"))
     for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
@@ -618,7 +626,7 @@ def report(args, script, title, tasks, titles, paper, *, also=None, short=None, 
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
-        print_leads(ran, titles, tasks, yours or ours, paper, leads)
+        print_leads(ran, titles, tasks, tier, yours or ours, paper, leads)
     print(unfinished(args.out, exp), end="")
 
 
@@ -734,7 +742,7 @@ def print_papers(rest, tasks, short, paper, rules):
     show(header, lines)
 
 
-def print_leads(ran, titles, tasks, found, paper, leads):
+def print_leads(ran, titles, tasks, tier, found, paper, leads):
     """A line for each two rows of `leads` that were trained on a task by the script's recipe."""
     lines = []
     for task in ran:
@@ -747,7 +755,8 @@ def print_leads(ran, titles, tasks, found, paper, leads):
                 if all(isinstance(value, float) for value in printed):
                     line += f"; the paper {printed[0] - printed[1]:+.1f}"
                 lines.append(line + (" (one seed)" if min(map(len, groups)) == 1 else ""))
-    print_list("In points, here and in the paper at full size:", lines)
+    here = "here (mini tier)" if tier == "mini" else "here"
+    print_list(f"In points, {here} and in the paper (full size):", lines)
 
 
 def print_list(heading, lines):
@@ -892,7 +901,7 @@ COLOURS = {("conv", 1): GREY, ("conv", 5): ORANGE, ("conv", 31): "#7A3B00", ("ba
 COLOURS |= {
     ("gmlp", None): GREEN,
     ("s4", None): BLUE,
-    ("s5", None): "#56B4E9",
+    ("s5", None): "#E69F00",
     ("transformer", None): "#CC79A7",
 }
 

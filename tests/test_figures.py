@@ -142,9 +142,9 @@ def test_the_small_figure_has_an_arm_a_line_and_the_objectives_by_name(drawn):
 def test_the_energy_within_k_positions_counts_position_k():
     """By hand: energies 1 at distances 0 to 9, so k = 0, 2, 5 hold 1, 3, 6 tenths."""
     shares = exp_kernels.energy_within([(None, np.ones(10))])
-    assert exp_kernels.WITHIN[:3] == (0, 2, 5) and shares[:3] == ["10.00", "30.00", "60.00"]
+    assert exp_kernels.WITHIN[:3] == (0, 2, 5) and shares[:3] == ["10.0", "30.0", "60.0"]
     both = exp_kernels.energy_within([(None, np.ones(10)), (None, np.eye(1, 10)[0])])
-    assert both[:2] == ["55.00", "65.00"]  # the mean of two layers, the other has all at distance 0
+    assert both[:2] == ["55.0", "65.0"]  # the mean of two layers, the other has all at distance 0
 
 
 def test_kernels_are_drawn_relative_to_the_largest_of_all_layers_with_the_rows_of_the_image(monkeypatch):

@@ -80,5 +80,5 @@ def test_a_copy_has_runs_and_rows_of_its_own_and_a_changed_one_says_so(
     assert first["code"] != second["code"] and second["steps"] == 8
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     assert mine("--report", "--task", "text") == 0
-    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mean 3 ")]
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|   mean 3 ")]
     assert "(2" in row
