@@ -9,6 +9,7 @@ floor says what is enough for an accuracy. It does not say what a network does.
 """
 
 import argparse
+import textwrap
 from pathlib import Path
 
 import common
@@ -80,7 +81,7 @@ def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band, its rules, S4, and the papers' best."""
     figure, (axis,) = records.panels(["Known without a neural network, at full size"], (8, 4.4))
     tasks = list(dict.fromkeys(task for task, *_ in found))
-    style = dict(linestyle="none", zorder=3)
+    style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
         band, s4, best = published(task)
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
@@ -97,13 +98,15 @@ def plot(found, path):
         error = 100 * records.mean_and_error([record])[1]
         axis.errorbar(accuracy, y, xerr=error, color=records.ORANGE, zorder=3)
         axis.plot(accuracy, y, "o", label="a rule without a network", **look)
+        place = dict(textcoords="offset points", ha="center", fontsize=9, color=records.ORANGE)
+        axis.annotate(f"{accuracy:.1f}", (accuracy, y), (12 * len(others), 10), **place)
         for _, other in others:
-            label = f"{data.TITLES[task]}: the rule guesses sums at the root"
-            axis.plot(100 * other["test_acc"], y, "o", label=label, markerfacecolor="white", **look)
-        place = dict(textcoords="offset points", ha="right", fontsize=9, color=records.ORANGE)
-        axis.annotate(f"{accuracy:.1f}: {words}", (accuracy, y), (8, 11), **place)
-    axis.set_yticks(range(len(tasks)), [data.TITLES[task] for task in tasks])
-    axis.set(xlim=(0, 100), ylim=(len(tasks) - 0.5, -0.7), xlabel="test accuracy (%)")
+            label, other = f"{data.TITLES[task]}: the rule guesses sums at the root", 100 * other["test_acc"]
+            axis.plot(other, y, "o", label=label, markerfacecolor="white", **look)
+            axis.annotate(f"{other:.1f}", (other, y), (-12, 10), **place)
+        names.append(f"{data.TITLES[task]}\n{textwrap.fill(words, 26)}")
+    axis.set_yticks(range(len(tasks)), names, fontsize=9)
+    axis.set(xlim=(0, 100), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
     for y in range(1, len(tasks)):
         axis.axhline(y - 0.5, color="0.8", linewidth=0.8)
     axis.grid(False, axis="y")
