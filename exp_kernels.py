@@ -415,9 +415,9 @@ def plot(panels, heading, row, path):
 
 LEGEND = f"""\
 {records.TECHNIQUES}\
-    decay-none      linear attention that forgets nothing; -fixed: that forgets by
-                    one number a head; -selective: by what the input chooses;
-                    -rotary: as fixed, and turns by learned angles
+    decay-none      linear attention that forgets nothing; -fixed: it forgets
+                    by one number a head; -selective: by what the input
+                    chooses; -rotary: as fixed, and turns by learned angles
     free taps ...   S4's block with a kernel of free numbers
 """
 

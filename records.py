@@ -576,9 +576,9 @@ def naturally(text):
 # ------------------------------------------------------------------------------------------ the report
 
 TECHNIQUES = """\
-    no techniques   without the training techniques of paper A: on Text restoring
-                    corrupted bytes ("denoising"), on ListOps shuffled arguments,
-                    on Image augmentation (at the mini tier flips)
+    no techniques   without paper A's training techniques: on Text restoring
+                    corrupted bytes ("denoising"), on ListOps shuffled
+                    arguments, on Image augmentation (mini tier: flips)
 """
 TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini": "mini tier"}
 

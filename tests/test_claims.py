@@ -401,3 +401,10 @@ def test_a_folder_is_judged_alone_in_80_columns(tmp_path, capsys):
     assert exit_code(claims.main, "--out", tmp_path, "--write") == 2
     shutil.rmtree(tmp_path)
     assert exit_code(claims.main, "--out", tmp_path) == 2 and "--mini" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", (*claims.SCRIPTS, *claims.RULES), ids=lambda script: script.__name__)
+def test_a_report_has_80_columns(script):
+    pytest.importorskip("matplotlib")
+    lines = claims.report_of(script).splitlines()
+    assert len(lines) > 9 and [line for line in lines if len(line) > 80] == []
