@@ -480,7 +480,11 @@ def plot_ranges(groups, tier, path):
         for sm, (style, colour) in LOOKS.items():
             dots = sorted((key[1], group) for key, group in groups.items() if (key[0], key[2]) == (rule, sm))
             if dots:
-                words = "SM computed" if sm == "known" else "SM guessed: a random digit where it is the root"
+                words = (
+                    "SM known: computed, too"
+                    if sm == "known"
+                    else "SM guessed: a random digit where it is the root"
+                )
                 look = dict(fmt=style, color=colour, markersize=4, label=words)
                 records.errorbars(axis, *zip(*dots), **look)
         lines = NETWORKS if tier == "paper" else {}

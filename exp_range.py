@@ -247,14 +247,22 @@ def of_the_dial(found):
     return tables
 
 
+LEGEND = f"""\
+Test accuracy in %: mean ± standard error (number of seeds). — = not run.
+
+{records.TECHNIQUES}\
+    bag of symbols  K = 1: the model knows which symbols occur, not where
+"""
+
+
 def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
         return records.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
-    tiers = ["mini"] if args.mini else ["paper", "reduced", "mini"] if args.report else ["paper", "reduced"]
-    print("Test accuracy in %: mean ± standard error (seeds). — = not run.\n")
+    tiers = records.tiers_of(args, [{"tier": tier} for cells in (yours, ours) for _, tier in cells])
+    print(LEGEND)
     for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):
         cells = yours.get((name, tier), {}), ours.get((name, tier), {})
         if any(cells):

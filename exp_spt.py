@@ -782,7 +782,7 @@ def report(args):
     if args.against:
         return records.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    tiers = ["mini"] if args.mini else [*records.TIERS] if args.report else ["paper", "reduced"]
+    tiers = records.tiers_of(args, [r for found in both for r in found])
     print(LEGEND)
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]

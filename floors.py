@@ -69,7 +69,7 @@ def table(found):
 def listed(found):
     """The table in 80 columns: a rule above its numbers."""
     lines = ["Test accuracy ± standard error. Beside it LRA's own Transformers, S4, and the"]
-    lines += ["largest number that papers A and B print.", ""]
+    lines += ["largest number of papers A and B that we have.", ""]
     for task, words, ours, theirs, s4, best in rows_of(found):
         lines.append(f"{task}: {words}" if task else f"  {words}")
         there = f"   LRA's {theirs}   S4 {s4}   best printed {best}" if task else ""
@@ -79,7 +79,7 @@ def listed(found):
 
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band, its rules, S4, and the papers' best."""
-    figure, (axis,) = records.panels(["Known without a neural network, at full size"], (8, 4.4))
+    figure, (axis,) = records.panels(["What rules without a neural network know, at full size"], (8, 4.4))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
@@ -88,7 +88,13 @@ def plot(found, path):
                   label="the Transformers of LRA's own table")  # fmt: skip
         axis.plot(s4, y, "s", color=records.BLUE, label="S4 (Gu et al.)", markersize=9, **style)
         axis.plot(
-            best, y, "D", color=records.GREEN, label="best network of papers A and B", markersize=12, **style
+            best,
+            y,
+            "D",
+            color=records.GREEN,
+            label="best number of A and B that we have",
+            markersize=12,
+            **style,
         )
         (words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]

@@ -454,7 +454,12 @@ def mean_and_error(records):
 def lead(records, others):
     """ "+6.5 ± 0.7": how far one cell is ahead of another, in points."""
     (a, e), (b, f) = map(mean_and_error, (records, others))
-    return f"{100 * (a - b):+.1f} ± {100 * math.hypot(e, f):.1f}"
+    return f"{signed(100 * (a - b))} ± {100 * math.hypot(e, f):.1f}"
+
+
+def signed(points):
+    """ "+6.5", and "+0.0" for what is nothing."""
+    return f"{round(points, 1) + 0.0:+.1f}"
 
 
 def pooled_variance(tier, task):
@@ -605,9 +610,10 @@ def report(
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (number of seeds). Cost: of one run,")
-    print("on a CPU in time of one core where that was recorded.\n" + (legend and f"\n{legend}"))
-    for tier in ["mini"] if args.mini else [*TIERS] if args.report else ["paper", "reduced"]:
+    print("Test accuracy in %: mean ± standard error (number of seeds); docs/claims.md says")
+    print("how errors are made. Cost: of one run, on a CPU in time of one core where that")
+    print("was recorded.\n" + (legend and f"\n{legend}"))
+    for tier in tiers_of(args, [r for found in both for r in found]):
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
         if not (yours or ours or full):
@@ -628,6 +634,12 @@ def report(
             print_averages(tasks, yours, ours, paper, bare=False)
         print_leads(ran, titles, tasks, tier, yours or ours, paper, leads)
     print(unfinished(args.out, exp), end="")
+
+
+def tiers_of(args, found):
+    """The tiers that a report shows: full size last, where the eye is, but first what has no runs."""
+    chosen = ["mini"] if args.mini else ["mini", "reduced", "paper"] if args.report else ["reduced", "paper"]
+    return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in found))
 
 
 def unfinished(out, exp):
@@ -753,7 +765,7 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
                 line = f"{titles[task]}, {pair[0]} over {pair[1]}: {lead(*groups)}"
                 printed = [paper_number(paper, row, tasks, task) for row in pair]
                 if all(isinstance(value, float) for value in printed):
-                    line += f"; the paper {printed[0] - printed[1]:+.1f}"
+                    line += f"; the paper {signed(printed[0] - printed[1])}"
                 lines.append(line + (" (one seed)" if min(map(len, groups)) == 1 else ""))
     here = "here (mini tier)" if tier == "mini" else "here"
     print_list(f"In points, {here} and in the paper (full size):", lines)

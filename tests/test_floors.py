@@ -74,7 +74,10 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
         dots.setdefault(label, []).append((line.get_xdata()[0], line.get_ydata()[0]))
     for y, (low, high, s4, best) in enumerate(PAPERS.values()):
         assert dots["a rule without a network"][y] == (pytest.approx(60 + 10 * y), y)
-        assert dots["S4 (Gu et al.)"][y] == (s4, y) and dots["best network of papers A and B"][y] == (best, y)
+        assert dots["S4 (Gu et al.)"][y] == (s4, y) and dots["best number of A and B that we have"][y] == (
+            best,
+            y,
+        )
         bar = axis.patches[y]
         assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
     assert dots["ListOps: the rule guesses sums at the root"] == [(75, 2)]
