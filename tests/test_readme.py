@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, lines_of
 
+import claims
 import data
+import exp_spt
 import floors
 import records
 
@@ -114,6 +116,16 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     judged = {(row[4], row[1], row[2]) for row in cells if len(row) == 6}
     quoted = {(row[0], row[2], row[3]) for row in cells if len(row) == 4}
     assert len(quoted) == 5 and quoted <= judged
+
+
+def test_what_a_start_is_worth_is_said_as_in_the_report():
+    pytest.importorskip("matplotlib")
+    (table,) = re.findall(r"\| S4 \| .*?\n\n", PAGES["findings"], re.DOTALL)
+    printed = claims.report_of(exp_spt, "--mini", "--task", "image")
+    for line in table.strip().splitlines():
+        name, *cells = re.split(r" *\| *", line)[1:-1]
+        rows = re.findall(rf"^- {name.split(',')[0]}, .*: \+(.* ± .*)$", printed, re.MULTILINE)
+        assert any(cells) and {*filter(None, cells)} <= {*rows}, name
 
 
 # ------------------------------------------------------------------------------------------ commands
