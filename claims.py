@@ -103,7 +103,7 @@ LEGEND = {  # {script: how the figure calls its table; its colour}
     "multitask": ("A, Table 2: techniques", records.GREEN),
     "kernels": ("A, Table 3: long kernels", "#CC79A7"),
     "positional": ("A, Table 4: positions", records.BLUE),
-    "spt": ("B: pretraining", "0.35"),
+    "spt": ("B, all tables", "0.35"),
 }
 
 

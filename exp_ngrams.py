@@ -482,7 +482,9 @@ def plot_gaps(found, path):
             axis.axvline(32, color="0.7", linewidth=1, label="one row below")
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter("{x:.0f}")
-        axis.set_xlabel(f"distance g of the symbols, 1: side by side ({group[0]['cell']['weights']})")
+        axis.set_xlabel(
+            f"distance g of the symbols, 1: side by side ({LINES[group[0]['cell']['weights']][0]})"
+        )
     records.legend_below(figure, [axis for _, axis in parts])
     records.save_figure(figure, path)
 

@@ -1104,8 +1104,8 @@ def make_parser():
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
         help=f"{', '.join(MODELS)} or all (default transformer)")
     add("--objective", choices=[*OBJECTIVES, "all"], metavar="O",
-        help=f"{', '.join(OBJECTIVES)} or all (default none masked). none: from scratch; none-causal: in one "
-        "direction")
+        help=f"{', '.join(OBJECTIVES)} or all (default none masked). none: from scratch; none-causal: that "
+        "in one direction; multitask: both losses at once")
     add("--init", choices=[*INITS, "all"], metavar="I", help="structured (default), random: N(0, 0.1^2), all")
     group = parser.add_argument_group("of paper B's appendix, and ours")
     add = partial(group.add_argument, nargs="+")

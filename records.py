@@ -638,7 +638,7 @@ def report(
 
 def tiers_of(args, found):
     """The tiers that a report shows: full size last, where the eye is, but first what has no runs."""
-    chosen = ["mini"] if args.mini else ["mini", "reduced", "paper"] if args.report else ["reduced", "paper"]
+    chosen = ["mini"] if args.mini else ["reduced", "mini", "paper"] if args.report else ["reduced", "paper"]
     return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in found))
 
 
@@ -762,11 +762,12 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
         for pair in leads:
             if {*pair} <= rows.keys():
                 groups = [best_recipe(rows[row]) for row in pair]
-                line = f"{titles[task]}, {pair[0]} over {pair[1]}: {lead(*groups)}"
+                first, second = (f'"{row}"' if "," in row else row for row in pair)
+                line = f"{titles[task]}, {first} over {second}: {lead(*groups)}"
                 printed = [paper_number(paper, row, tasks, task) for row in pair]
                 if all(isinstance(value, float) for value in printed):
                     line += f"; the paper {signed(printed[0] - printed[1])}"
-                lines.append(line + (" (one seed)" if min(map(len, groups)) == 1 else ""))
+                lines.append(line + (" (here one seed)" if min(map(len, groups)) == 1 else ""))
     here = "here (mini tier)" if tier == "mini" else "here"
     print_list(f"In points, {here} and in the paper (full size):", lines)
 

@@ -562,7 +562,7 @@ def test_how_far_a_row_is_ahead_is_a_sentence_and_a_rule_without_a_network_stand
     rule += seeds(0.2, exp="ngrams", cell={"n": 6}, row="another task", task="listops")
     floors = {"text": {"exp": "ngrams", "cell": {"n": 6}}}
     tables, out = reported([], rule[::-1] + ours, leads=[("K=31", "K=5"), ("K=31", "K=7")], floors=floors)
-    assert "- Text, K=31 over K=5: +10.0 ± 0.7; the paper +0.4 (one seed)\n" in out
+    assert "- Text, K=31 over K=5: +10.0 ± 0.7; the paper +0.4 (here one seed)\n" in out
     assert "K=7" not in out
     assert tables[FULL]["Text"]["no network: six bytes"] == ["91.00 (1)", "10 min", ""]
     assert "Not run at full size, the paper's numbers" in out  # ListOps
