@@ -173,7 +173,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         metavar="N", help="so many seeds: seed, seed + 1, ... (default 1)")
     add("--report", action="store_true", help="print the tables: your runs and this repository's")
     add("--against", type=Path, metavar="SCRIPT[:ROW]",
-        help="with --report of your copy of a script: beside its original")
+        help="with --report: compare your copy of a script with SCRIPT")
 
     parser.set_defaults(**dict.fromkeys((*FLAGS, "limit", "augment")), no_techniques=False)
     group = parser.add_argument_group("changes of the recipe (another run, set apart in tables)")
