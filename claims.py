@@ -150,10 +150,8 @@ def fields_of(judged):
     if judged.seeds:
         points, error, low, high = judged.numbers
         few = f" (n = {judged.seeds})" if judged.seeds < SEEDS else ""
-        here, interval = (
-            f"{records.signed(points)} ± {error:.1f}{few}",
-            f"{records.signed(low)} to {records.signed(high)}",
-        )
+        here = f"{records.signed(points)} ± {error:.1f}{few}"
+        interval = f"{records.signed(low)} to {records.signed(high)}"
     directions = {None: "", math.inf: "+", -math.inf: "-", 0: "0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     return [judged.row.words, paper, here, interval, judged.reading, judged.marks]

@@ -908,15 +908,9 @@ def compare(args, exp, titles):
 # ------------------------------------------------------------------------------------------ figures
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart by colour-blind readers
-
-
 COLOURS = {("conv", 1): GREY, ("conv", 5): ORANGE, ("conv", 31): "#7A3B00", ("bag", None): GREY}
-COLOURS |= {
-    ("gmlp", None): GREEN,
-    ("s4", None): BLUE,
-    ("s5", None): "#E69F00",
-    ("transformer", None): "#CC79A7",
-}
+COLOURS |= {("gmlp", None): GREEN, ("s4", None): BLUE, ("s5", None): "#E69F00"}
+COLOURS |= {("transformer", None): "#CC79A7"}  # of a model and its kernel
 
 
 def colour(model, cell, i):
