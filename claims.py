@@ -165,17 +165,27 @@ def show(judged):
 
 
 READ = f"""\
-paper: its difference at full size, or what it says (our own rows: what we predicted): + ahead, 0 no
-difference. The reading of a gap above {GAP:g} points, or of a direction: same sign or opposite sign, where
-the whole 95 % interval of ours lies on one side of 0. Of a smaller gap, or 0: no difference or differs,
-where it lies within or outside of ±{GAP:g} points. Else inconclusive. Without a reading: nobody predicted
-anything. docs/claims.md says of each row which of its models had not stopped learning."""
+Gaps between two models, in points. here: of the mini tier's runs. paper: of the
+paper at full size; without its numbers what it says, + or - for a direction, 0
+for no difference; below "Ours" and "Controls" what we predicted.
+
+    reading          the paper's gap            the 95 % interval of ours
+    same sign        above {GAP:g} points, or + or -  lies on that side of 0
+    opposite sign    the same                   lies on the other side of 0
+    no difference    at most {GAP:g} points, or 0     lies within ±{GAP:g} points
+    differs          the same                   lies outside of ±{GAP:g} points
+    inconclusive     any                        does none of these
+    too few seeds    any                        of fewer than {SEEDS} seeds: not read
+    nothing          nobody predicted one       not read
+
+docs/claims.md says which models had not stopped learning.
+"""
 
 
 def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
-    print(textwrap.fill(READ, 80) + "\n")
-    print(f"{'reading':18}{'here ± s.e.':20}paper  (in points)\n")
+    print(READ)
+    print(f"{'reading':18}{'here ± s.e.':20}paper\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:

@@ -324,6 +324,7 @@ Accuracy in %, in training / on test. A rule learns no more than a digit for
 each operation, so the many training examples measure it best. In brackets: the
 number of seeds, which draw random digits.
 
+    greedy   the answer that the root's operation has most often
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
              digit. The median of an even number of arguments is cut to a whole
              number, as in the data.
@@ -340,6 +341,7 @@ def report(args):
     if args.against:
         return records.compare(args, exp, data.TITLES)
     print(LEGEND)
+    ranges = {}
     for tier in ["mini"] if args.mini else ["mini", "paper"]:  # full size last, where the eye is
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -352,14 +354,15 @@ def report(args):
                 rows[-1].append(train + records.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
         records.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
-        report_ranges(args, *both, tier)
+        ranges[tier] = range_groups(*both, tier)
+        if ranges[tier]:
+            print_ranges(ranges[tier], tier)
+    for tier in filter(ranges.get, ranges):
+        plot_ranges(ranges[tier], tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
 
-def report_ranges(args, yours, ours, tier):
-    """How far must a rule see? The table, a sentence and the figure of a tier; nothing where nothing ran."""
-    groups = range_groups(yours, ours, tier)
-    if not groups:
-        return
+def print_ranges(groups, tier):
+    """How far must a rule see? The table of a tier, and at full size a sentence."""
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
 
     def numbers(group):
@@ -371,8 +374,6 @@ def report_ranges(args, yours, ours, tier):
     records.print_table(["train / test", *(f"SM {sm}" for sm in SM)], rows)
     if tier == "paper":
         print_passes(groups)
-    name = "listops-rules" + ("-mini" if tier == "mini" else "") + ".png"
-    plot_ranges(groups, tier, args.out / name)
 
 
 def range_groups(yours, ours, tier):
@@ -436,7 +437,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
         axis.set(xticks=range(10), xlabel="label", axisbelow=True)
         axis.margins(y=0.1)
     axes[0].set_ylabel(ylabel)
-    figure.suptitle(f"{title} (numbers: examples; hatched: the greedy answer)")
+    figure.suptitle(f"{title} (numbers: examples; hatched: the commonest label of the root)")
     records.save_figure(figure, path)
 
 
@@ -460,11 +461,11 @@ def plot_gain(roots, labels, predicted, name, path):
         greedy = (labels[here] == greedy_label).sum() / n if greedy_label >= 0 else 0.1
         error = 100 * math.sqrt(model * (1 - model) / n)
         bar = axis.bar(operation, 100 * (model - greedy), yerr=error, capsize=4, color=COLOURS[operation])
-        axis.bar_label(bar, [f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %"], padding=3, fontsize=8)
+        axis.bar_label(bar, [f"{100 * model:.1f} %, commonest {100 * greedy:.1f} %"], padding=3, fontsize=8)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-    axis.set(xlabel="root operation", ylabel="model − greedy rule (percentage points)")
+    axis.set(xlabel="root operation", ylabel="model − the root's commonest label (points)")
     records.save_figure(figure, path)
 
 

@@ -448,7 +448,7 @@ def drawn(found, x, by, least=1):
 
 
 def plot_lengths(found, path):
-    """Accuracy against n; LRA's Transformers as a band, later models as lines."""
+    """Accuracy against n; LRA's Transformers as a band, later models as lines with their names."""
     figure, parts = drawn(found, "n", "weights")
     figure.suptitle("What do n-grams know, wherever they stand?")
     for (first, *_), axis in parts:
@@ -458,8 +458,13 @@ def plot_lengths(found, path):
             at = COLUMNS.index(task)
             band = [row[at] for row in TRANSFORMERS.values()]
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
-            for (name, row), style in zip(LATER.items(), ("-", "--", "-.", (0, (1, 3)))):
-                axis.axhline(row[at], color="0.4", linestyle=style, linewidth=1, label=name)
+            highest = max(row[at] for row in LATER.values())
+            for name, row in LATER.items():  # the names below their lines, so that near ones can be read
+                axis.axhline(row[at], color="0.5", linewidth=0.8)
+                side = dict(va="bottom" if row[at] == highest else "top", fontsize=8, color="0.3")
+                axis.text(
+                    0.01, row[at], f"{name}: {row[at]:.2f}", transform=axis.get_yaxis_transform(), **side
+                )
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
     records.legend_below(figure, [axis for _, axis in parts])

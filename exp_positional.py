@@ -75,12 +75,15 @@ def row_of(cell):
 # ------------------------------------------------------------------------------------------ command line
 
 
+LEADS = {f"rotary over {other}": ("rotary", other) for other in ("sinusoidal", "learned")}
+
+
 def report(args):
     """Ours beside the paper's."""
     records.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
         short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES, also={"multitask": rotary},
-        leads=[("rotary", "sinusoidal"), ("rotary", "learned")],
+        leads=LEADS,
     )  # fmt: skip
 
 

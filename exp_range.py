@@ -263,38 +263,53 @@ def report(args):
     yours, ours = map(of_the_dial, both)
     tiers = records.tiers_of(args, [{"tier": tier} for cells in (yours, ours) for _, tier in cells])
     print(LEGEND)
-    for tier, name in product(tiers, common.chosen(args.task or ["all"], TASKS)):
-        cells = yours.get((name, tier), {}), ours.get((name, tier), {})
-        if any(cells):
-            print_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
+    places = product(tiers, common.chosen(args.task or ["all"], TASKS))
+    found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
+    found = {place: cells for place, cells in found.items() if any(cells)}
+    for (tier, name), cells in found.items():
+        print_dial(name, tier, *cells)
+    for (tier, name), cells in found.items():
+        plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not any((*yours, *ours)):
         print(f"no run of {exp} yet; train one first")
     if "mini" in tiers and any((*yours, *ours)):
         print("What the mini runs say: python claims.py\n")
 
 
-def print_dial(name, tier, yours, ours, path):
-    """The tables of one task, and their figure: this repository's runs as lines, yours as crosses."""
-    orders, L = {order for _, order in (*yours, *ours)}, data.length(name, tier == "mini")
+def in_words(orders, L):
+    """{order: "16 apart"}, near ones first, of orders of L positions."""
     apart = {s: max(1, L // s) if s > 1 else 1 for s in orders - {*ORDERS}}
     words = {s: f"{apart[s]} apart" for s in sorted(apart, key=apart.get)}
-    words |= {s: text for s, text in ORDERS.items() if s in orders}
+    return words | {s: text for s, text in ORDERS.items() if s in orders}
+
+
+def print_dial(name, tier, yours, ours):
+    """The tables of one task: accuracies, and what each order takes."""
+    L = data.length(name, tier == "mini")
+    words = in_words({order for _, order in (*yours, *ours)}, L)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if cells:
             rows = dict.fromkeys(row for row, _ in cells)
             plain = not any(row.techniques for row in rows)
             words_too = ", no techniques" if plain else ""
-            print(f"{whose}{words_too}. Stride s sends neighbours {L} / s apart:\n")
+            print(f"{whose}{words_too}. --stride S sends neighbours {L} / S apart:\n")
             each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
             for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
                 table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
-                records.show(["", *(words[s] for s in part)], [["--stride", *part], *table])
-            middle = sorted(apart, key=lambda s: abs(s * s - L))[:1]
-            far = {s: words.get(s) for s in (*middle, "random")}
-            lines = [line for row in rows if (line := losses(row, cells, far))]
-            records.print_list(f"{data.TITLES[name]}, against the task's own order, in points:", lines)
+                records.show(["", *(words[s] for s in part)], table)
+            moved = [s for s in words if s != 1 and s not in data.ROTATED]
+            table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
+            table = [line for line in table if any(line[1:])]
+            if table:
+                print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
+                records.print_table(["", *(words[s] for s in moved)], table)
+
+
+def plot_dial(name, tier, yours, ours, path):
+    """The figure of one task: this repository's runs as lines, yours as crosses."""
+    words = in_words({order for _, order in (*yours, *ours)}, data.length(name, tier == "mini"))
     how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
     drawn = [s for s in words if s not in data.ROTATED]
@@ -310,7 +325,7 @@ def print_dial(name, tier, yours, ours, path):
                 axis.errorbar(x, y, yerr=error, fmt=marker, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
-    near = {s: f"\n({s} → 1)" for s in apart if s > 1}  # what explains a rise of K = 5
+    near = {s: f"\n({s} → 1)" for s in words if s not in ORDERS and s > 1}  # what explains a rise of K = 5
     axis.set_xticks(range(len(drawn)), [words[s] + near.get(s, "") for s in drawn])
     axis.set_xlabel("how far apart former neighbours lie (4 → 1: what was 4 apart lies side by side)")
     axis.set_ylabel("test accuracy (%) and its standard error")
@@ -318,11 +333,10 @@ def print_dial(name, tier, yours, ours, path):
     records.save_figure(figure, path)
 
 
-def losses(row, cells, words):
-    """ "K=5, 16 apart -15.6 ± 0.9, anywhere -15.9 ± 0.9": what a model gains by orders; "" for nothing."""
-    both = [s for s in words if s != 1 and {(row, s), (row, 1)} <= cells.keys()]
-    found = [f"{words[s]} {records.lead(cells[row, s], cells[row, 1])}" for s in both]
-    return f"{row.label(False)}: {', '.join(found)}" if found else ""
+def losses(row, cells, orders):
+    """["-15.6 ± 0.8", ...]: what a model gains by each order over the task's own; "" where one is missing."""
+    known = [{(row, s), (row, 1)} <= cells.keys() for s in orders]
+    return [records.lead(cells[row, s], cells[row, 1]) if ok else "" for s, ok in zip(orders, known)]
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -748,7 +748,8 @@ class Arm(NamedTuple):
         words.append("one way" if cell.way.one_way else None)
         words.append("random start" if cell.init == "random" else None)
         words.append(f"{100 * cell.fraction:g} %{' of the images' * full}" if cell.fraction else None)
-        words.append(f"{100 * cell.share:g} % SPT" if cell.share is not None else None)
+        told = cell.share is None or (self.changes and cell.share == 0)  # by "scratch", and by the epochs
+        words.append(None if told else f"{100 * cell.share:g} % SPT")
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
             order = "anywhere" if cell.stride == "random" else cell.stride
@@ -804,14 +805,12 @@ def report(args):
 def print_arms(whose, title, found):
     """The tables of one task: accuracies by the table's recipe, what its pretrainings restored, and what was
     trained by a changed recipe."""
-    arms = records.grouped(found, Arm.of)
-    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
-    cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
-    plain = {arm: cells[arm] for arm in order if not arm.changes}
+    cells = cells_of(found)
+    plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
     unit = "variance" if found[0]["task"] in MEAN_STD else "symbols"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
     print_columns(f"What SPT restored, % of the {unit} (a constant answer: in brackets):\n", plain, restored)
-    by_words, lines = records.grouped(order, lambda arm: arm.changes), []
+    by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=records.naturally)):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
         rows = [[f"{a.label()}, {COLUMNS[c]}", accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
@@ -819,32 +818,60 @@ def print_arms(whose, title, found):
     if lines:
         print(f"{whose}, {title}, changed recipe:\n")
         records.print_table(["", "accuracy", "restored"], lines)
-    records.print_list(f"{title}, what SPT adds at equal steps, in points:", gains_of(cells))
-    records.print_list(f"{title}, structured start over random start, in points:", leads_of(cells))
+    print_differences(title, cells)
+
+
+def cells_of(found):
+    """{arm: {column: its records}} of some records, in the order of the tables."""
+    arms = records.grouped(found, Arm.of)
+    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
+    return {arm: records.grouped(arms[arm], column_of) for arm in order}
 
 
 def gains_of(cells):
-    """Lines: what self-pretraining adds to each row of the table's own recipe, in points."""
-    lines = []
-    for arm, columns in cells.items():
-        for objective in ("masked", "causal"):
-            if {"none", objective} <= columns.keys() and not arm.changes:
-                pretrained, scratch = (records.best_recipe(columns[name]) for name in (objective, "none"))
-                lines.append(f"{arm.label()}, {objective}: {records.lead(pretrained, scratch)}")
-    return lines
+    """[(arm, objective, records, others)]: a cell with self-pretraining, and one with labels alone of as many
+    steps."""
+    gains = []
+    for (arm, columns), objective in product(cells.items(), ("masked", "causal")):
+        if objective in columns:
+            changes = {k: v for k, v in columns[objective][0]["changes"].items() if k != "lr_pretrain"}
+            shares = (arm.rest._replace(share=share) for share in (None, 0.0))
+            alone = [arm._replace(changes=records.in_words(changes), rest=rest) for rest in shares]
+            scratch = [cells[arm]["none"] for arm in alone if "none" in cells.get(arm, {})][:1]
+            gains += [(arm, objective, columns[objective], others) for others in scratch]
+    return gains
 
 
 def leads_of(cells):
-    """Lines: how far the structured start of a state space model is ahead of the random one, in points."""
-    lines = []
+    """[(arm, objective, records, others)]: a cell with the structured start, its twin with the random one."""
+    leads = []
     for arm, columns in cells.items():
         random = arm._replace(rest=arm.rest._replace(init="random"))
-        others = cells.get(random, {}) if random != arm else {}
-        for column in filter(lambda column: column in columns and column in others, COLUMNS):
-            pair = (records.best_recipe(of[column]) for of in (columns, others))
-            words = "; ".join(filter(None, [f"{arm.label()}, {COLUMNS[column]}", arm.changes]))
-            lines.append(f"{words}: {records.lead(*pair)}")
-    return lines
+        twin = cells.get(random, {}) if random != arm else {}
+        leads += [
+            (arm, column, columns[column], twin[column])
+            for column in COLUMNS
+            if column in columns and column in twin
+        ]
+    return leads
+
+
+def print_differences(title, cells):
+    """A table of gains_of and of leads_of."""
+    lines = []
+    for heading, found in (
+        ("what SPT adds", gains_of(cells)),
+        ("structured start over random", leads_of(cells)),
+    ):
+        by_words = records.grouped(found, lambda difference: difference[0].changes)
+        for words in sorted(by_words, key=records.naturally):
+            rows = []
+            for arm, column, *pair in by_words[words]:
+                text = records.lead(*map(records.best_recipe, pair), seeds=True)
+                rows.append([f"{arm.label()}, {COLUMNS[column]}", text])
+            lines += records.under(", ".join(filter(None, [heading, words])), rows)
+    if lines:
+        records.print_table([f"{title}, in points", "at equal steps"], lines)
 
 
 def print_columns(heading, cells, text):
@@ -922,9 +949,13 @@ def in_short(row):
 def draw(args, both, names):
     """The figures of the report: of the mini tier, and of the paper's budget where that has been run."""
     exp = records.experiment(__file__)
-    small = yours_or_ours(both, lambda r: r["tier"] == "mini" and not r["changes"] and r["task"] in names)
+    mini = yours_or_ours(both, lambda r: r["tier"] == "mini" and r["task"] in names and "score" not in r)
+    small = [group for group in mini if not group[0]["changes"]]
     if small:
         plot_small(small, args.out / f"{exp}-mini.png")
+    for task, groups in records.grouped(mini, lambda group: group[0]["task"]).items():
+        if leads := leads_of(cells_of([r for group in groups for r in group])):
+            plot_starts(leads, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")
     full = yours_or_ours(both, lambda r: r["tier"] == "paper" and "score" not in r)
     if full and not args.mini and len(names) == len(TASKS):
         plot({(group[0]["task"], group[0]["row"]): group for group in full}, args.out / f"{exp}.png")
@@ -963,6 +994,27 @@ def plot_small(found, path):
         f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {records.seeds_of(found)})"
     )
     records.legend_below(figure, axes)
+    records.save_figure(figure, path)
+
+
+def plot_starts(leads, title, path):
+    """Mini tier, of leads_of: how far the structured start is ahead of the random one, a line a training, the
+    largest of each model on top."""
+    rows = []
+    for arm, column, *pair in leads:
+        words = "; ".join(filter(None, [f"{arm.label()}, {COLUMNS[column]}", arm.changes]))
+        rows.append(
+            (-[*MODELS].index(arm.model), *records.difference(*map(records.best_recipe, pair)), words)
+        )
+    figure, (axis,) = records.panels(
+        [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
+    )
+    rows.sort()
+    for y, (model, x, error, _) in enumerate(rows):
+        axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=f"C{-model}")
+    axis.axvline(0, color="black", linewidth=1)
+    axis.set_yticks(range(len(rows)), [words for *_, words in rows], fontsize=8)
+    axis.set_xlabel("lead of the structured start over the random one (points)")
     records.save_figure(figure, path)
 
 

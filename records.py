@@ -451,10 +451,18 @@ def mean_and_error(records):
     return mean, math.sqrt(max(own, pooled, test_set_variance(records)) / n)
 
 
-def lead(records, others):
-    """ "+6.5 ± 0.7": how far one cell is ahead of another, in points."""
+def difference(records, others):
+    """(how far one cell is ahead of another, its standard error), in points."""
     (a, e), (b, f) = map(mean_and_error, (records, others))
-    return f"{signed(100 * (a - b))} ± {100 * math.hypot(e, f):.1f}"
+    return 100 * (a - b), 100 * math.hypot(e, f)
+
+
+def lead(records, others, seeds=False):
+    """ "+6.5 ± 0.7": how far one cell is ahead of another, in points; "+6.5 ± 0.7 (3)" with the smaller of
+    their numbers of seeds."""
+    points, error = difference(records, others)
+    n = f" ({min(len(records), len(others))})" if seeds else ""
+    return f"{signed(points)} ± {error:.1f}{n}"
 
 
 def signed(points):
@@ -589,7 +597,7 @@ TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini"
 
 
 def report(
-    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=(), legend=""
+    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=None, legend=""
 ):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -598,7 +606,7 @@ def report(
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
-    leads           [(row, row)]: how far is the first ahead of the second?
+    leads           {name: (row, row)}: how far is the first ahead of the second?
     legend          what the names of rows mean
     """
     if args.smoke:
@@ -632,7 +640,7 @@ def report(
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
-        print_leads(ran, titles, tasks, tier, yours or ours, paper, leads)
+        print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
     print(unfinished(args.out, exp), end="")
 
 
@@ -755,21 +763,25 @@ def print_papers(rest, tasks, short, paper, rules):
 
 
 def print_leads(ran, titles, tasks, tier, found, paper, leads):
-    """A line for each two rows of `leads` that were trained on a task by the script's recipe."""
-    lines = []
-    for task in ran:
-        rows = grouped((r for r in found if r["task"] == task and not r["changes"]), lambda r: r["row"])
-        for pair in leads:
-            if {*pair} <= rows.keys():
-                groups = [best_recipe(rows[row]) for row in pair]
-                first, second = (f'"{row}"' if "," in row else row for row in pair)
-                line = f"{titles[task]}, {first} over {second}: {lead(*groups)}"
+    """A table: how far is one row ahead of another, wherever both were trained by one recipe? A rate that was
+    tried for one row is no recipe for two."""
+    found, lines = [r for r in found if r["task"] in ran and {*r["changes"]} != {"lr"}], []
+    for name, pair in leads.items():
+        places = grouped(
+            (r for r in found if r["row"] in pair), lambda r: (r["task"], in_words(r["changes"]))
+        )
+        rows = []
+        for task, words in sorted(places, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
+            both = grouped(places[task, words], lambda r: r["row"])
+            if len(both) == 2:
+                here = lead(*(best_recipe(both[row]) for row in pair), seeds=True)
                 printed = [paper_number(paper, row, tasks, task) for row in pair]
-                if all(isinstance(value, float) for value in printed):
-                    line += f"; the paper {signed(printed[0] - printed[1])}"
-                lines.append(line + (" (here one seed)" if min(map(len, groups)) == 1 else ""))
-    here = "here (mini tier)" if tier == "mini" else "here"
-    print_list(f"In points, {here} and in the paper (full size):", lines)
+                known = all(isinstance(value, float) for value in printed)
+                there = signed(printed[0] - printed[1]) if known else ""
+                rows.append([", ".join(filter(None, [titles[task], words])), here, there])
+        lines += under(name, rows)
+    if lines:
+        print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
 
 
 def print_list(heading, lines):
@@ -814,9 +826,11 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
 
 
 def under(words, rows):
-    """Rows of a table under a line that says what was changed in their recipe; none without rows."""
-    empty = [""] * (len(rows[0]) - 1) if rows else []
-    heading = [[part, *empty] for part in textwrap.wrap(f"{words}:", 30)] if rows else []
+    """Rows of a table under a line of words, such as what was changed in their recipe; none without rows."""
+    if not rows:
+        return []
+    width = max(34, *(len(label) + 2 for label, *_ in rows))
+    heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
     return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
 
 

@@ -139,6 +139,20 @@ def test_the_small_figure_has_an_arm_a_line_and_the_objectives_by_name(drawn):
     assert shown == pytest.approx({("S4", "from scratch"): 60, ("S4", "masked SPT"): 70})
 
 
+def test_the_figure_of_the_start_has_the_lead_of_each_training_with_a_twin(drawn):
+    """By hand: errors .490 (60 %), .458 (70 %) and .497 (55 %) points; the largest lead of a model on top."""
+    s4 = Cell("s4", "masked")
+    cells = [(s4, 0.6, {}), (s4._replace(init="random"), 0.55, {}), (s4._replace(share=0.9), 0.7, {})]
+    cells += [(s4, 0.7, {"epochs": 9}), (s4._replace(init="random"), 0.6, {"epochs": 9})]
+    lines = [spt("image", cell, acc, tier="mini", changes=changes) for cell, acc, changes in cells]
+    (axis,) = drawn(exp_spt.main, lines, "--mini")[-1].axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["S4, masked", "S4, masked; 9 epochs"]
+    assert [bars.lines[0].get_xdata()[0] for bars in axis.containers] == pytest.approx([5, 10])
+    (ends,) = axis.containers[0].lines[2][0].get_segments()
+    assert ends[:, 0] == pytest.approx([5 - 0.698, 5 + 0.698], abs=1e-3)
+
+
 def test_the_energy_within_k_positions_counts_position_k():
     """By hand: energies 1 at distances 0 to 9, so k = 0, 2, 5 hold 1, 3, 6 tenths."""
     shares = exp_kernels.energy_within([(None, np.ones(10))])

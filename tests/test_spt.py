@@ -535,11 +535,21 @@ def test_the_report_ends_with_what_spt_adds_and_what_the_start_is_worth(tmp_path
     cells = {scratch: 0.5, masked: 0.6, masked._replace(init="random"): 0.4}
     lines = [line("text", cell, accuracy, tier="mini") for cell, accuracy in cells.items()]
     lines += [line("text", masked._replace(init="random"), 0.5, {"epochs": 9}, "mini")]  # has no partner
+    longer = {"epochs": 9, "lr_pretrain": 1e-3}  # a rate that labels alone do not have
+    lines += [line("text", masked._replace(share=0.75), 0.7, longer, "mini")]
+    lines += [line("text", scratch, 0.5, {"epochs": 9}, "mini")]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
-    _, gains, leads = capsys.readouterr().out.split("in points:\n\n")
-    assert gains.splitlines()[0] == "- S4, masked: +10.0 ± 0.7"
-    assert leads.splitlines()[:2] == ["- S4, masked: +20.0 ± 0.7", ""]
+    rows = [[cell.strip() for cell in row.split("|")[1:3]] for row in capsys.readouterr().out.splitlines()]
+    assert rows[rows.index(["what SPT adds:", ""]) :][:7] == [
+        ["what SPT adds:", ""],
+        ["S4, masked", "+10.0 ± 0.7 (1)"],
+        ["what SPT adds, 9 epochs,", ""],
+        ["lr_pretrain 0.001:", ""],
+        ["S4, 75 % SPT, masked", "+20.0 ± 0.7 (1)"],
+        ["structured start over random:", ""],
+        ["S4, masked", "+20.0 ± 0.7 (1)"],
+    ]
 
 
 def test_flags_choose_cells():
