@@ -973,11 +973,13 @@ def plot_small(found, path):
     exp_locality's K = 1."""
     colours = dict(none=records.GREY, masked=records.BLUE, causal=records.ORANGE, multitask=records.GREEN)
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
-    tasks = records.grouped((g for g in found if "score" not in g[0]), lambda group: group[0]["task"])
+    by_arm = records.grouped(found, lambda group: (group[0]["task"], Arm.of(group[0])))
+    compared = [group for groups in by_arm.values() if len(groups) > 1 for group in groups]
+    if not compared:
+        return
+    tasks = records.grouped(compared, lambda group: group[0]["task"])
     figure, axes = records.panels([data.TITLES[task] for task in tasks], size=(5.2, 4.2))
     for (task, groups), axis in zip(tasks.items(), axes):
-        compared = records.grouped(groups, lambda group: Arm.of(group[0])).values()
-        groups = [group for arm in compared if len(arm) > 1 for group in arm]
         arms = sorted({Arm.of(group[0]) for group in groups}, key=lambda arm: arm.label(), reverse=True)
         for group in groups:
             objective, y = column_of(group[0]), arms.index(Arm.of(group[0]))
@@ -991,7 +993,7 @@ def plot_small(found, path):
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_yticks(range(len(arms)), [arm.label(full=True).replace(", ", ",\n", 1) for arm in arms])
     figure.suptitle(
-        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {records.seeds_of(found)})"
+        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {records.seeds_of(compared)})"
     )
     records.legend_below(figure, axes)
     records.save_figure(figure, path)
