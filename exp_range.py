@@ -252,6 +252,7 @@ Test accuracy in %: mean ± standard error (number of seeds). — = not run.
 
 {records.TECHNIQUES}\
     bag of symbols  K = 1: the model knows which symbols occur, not where
+    16 apart        how far neighbours were sent by --stride; anywhere: random
 """
 
 
@@ -293,7 +294,7 @@ def print_dial(name, tier, yours, ours):
             rows = dict.fromkeys(row for row, _ in cells)
             plain = not any(row.techniques for row in rows)
             words_too = ", no techniques" if plain else ""
-            print(f"{whose}{words_too}. --stride S sends neighbours {L} / S apart:\n")
+            print(f"{whose}{words_too}. --stride S: {L} / S apart:\n")
             each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
             for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]

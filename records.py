@@ -778,7 +778,9 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
                 printed = [paper_number(paper, row, tasks, task) for row in pair]
                 known = all(isinstance(value, float) for value in printed)
                 there = signed(printed[0] - printed[1]) if known else ""
-                rows.append([", ".join(filter(None, [titles[task], words])), here, there])
+                words = ", ".join(filter(None, [titles[task], words]))
+                *long, label = textwrap.wrap(words, 42, subsequent_indent="  ")
+                rows += [[part, "", ""] for part in long] + [[label, here, there]]
         lines += under(name, rows)
     if lines:
         print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
