@@ -835,7 +835,7 @@ def gains_of(cells):
     for (arm, columns), objective in product(cells.items(), ("masked", "causal")):
         if objective in columns:
             changes = {k: v for k, v in columns[objective][0]["changes"].items() if k != "lr_pretrain"}
-            shares = (arm.rest._replace(share=share) for share in (None, 0.0))
+            shares = (arm.rest._replace(share=share) for share in (None, 0.0))  # 0 %: of Table 8
             alone = [arm._replace(changes=records.in_words(changes), rest=rest) for rest in shares]
             scratch = [cells[arm]["none"] for arm in alone if "none" in cells.get(arm, {})][:1]
             gains += [(arm, objective, columns[objective], others) for others in scratch]

@@ -763,27 +763,29 @@ def print_papers(rest, tasks, short, paper, rules):
 
 
 def print_leads(ran, titles, tasks, tier, found, paper, leads):
-    """A table: how far is one row ahead of another, wherever both were trained by one recipe? A rate that was
-    tried for one row is no recipe for two."""
-    found, lines = [r for r in found if r["task"] in ran and {*r["changes"]} != {"lr"}], []
+    """A table: how far is one row ahead of another, wherever both were trained by one recipe?"""
+    lines = []
     for name, pair in leads.items():
-        places = grouped(
-            (r for r in found if r["row"] in pair), lambda r: (r["task"], in_words(r["changes"]))
-        )
-        rows = []
-        for task, words in sorted(places, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
-            both = grouped(places[task, words], lambda r: r["row"])
-            if len(both) == 2:
-                here = lead(*(best_recipe(both[row]) for row in pair), seeds=True)
-                printed = [paper_number(paper, row, tasks, task) for row in pair]
-                known = all(isinstance(value, float) for value in printed)
-                there = signed(printed[0] - printed[1]) if known else ""
-                words = ", ".join(filter(None, [titles[task], words]))
-                *long, label = textwrap.wrap(words, 42, subsequent_indent="  ")
-                rows += [[part, "", ""] for part in long] + [[label, here, there]]
-        lines += under(name, rows)
+        of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
+        lines += under(name, leads_of(pair, of_pair, ran, titles, tasks, paper))
     if lines:
         print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
+
+
+def leads_of(pair, found, ran, titles, tasks, paper):
+    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out."""
+    places, lines = grouped(found, lambda r: (r["task"], in_words(r["changes"]))), []
+    for task, words in sorted(places, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
+        both = grouped(places[task, words], lambda r: r["row"])
+        if len(both) == 2 and {*places[task, words][0]["changes"]} != {"lr"}:
+            printed = [paper_number(paper, row, tasks, task) for row in pair]
+            known = all(isinstance(value, float) for value in printed)
+            words = ", ".join(filter(None, [titles[task], words]))
+            *long, label = textwrap.wrap(words, 42, subsequent_indent="  ")
+            here = lead(*(best_recipe(both[row]) for row in pair), seeds=True)
+            there = signed(printed[0] - printed[1]) if known else ""
+            lines += [*([part, "", ""] for part in long), [label, here, there]]
+    return lines
 
 
 def print_list(heading, lines):
