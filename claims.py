@@ -175,6 +175,7 @@ for no difference; below "Ours" and "Controls" what we predicted.
     no difference    at most {GAP:g} points, or 0     lies within ±{GAP:g} points
     differs          the same                   lies outside of ±{GAP:g} points
     inconclusive     any                        does none of these
+    both at the bag  above {GAP:g} points, or +       every model is at K = 1
     too few seeds    any                        of fewer than {SEEDS} seeds: not read
     nothing          nobody predicted one       not read
 
