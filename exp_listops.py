@@ -354,11 +354,11 @@ def report(args):
                 rows[-1].append(train + records.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
         records.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
-        ranges[tier] = range_groups(*both, tier)
-        if ranges[tier]:
-            print_ranges(ranges[tier], tier)
-    for tier in filter(ranges.get, ranges):
-        plot_ranges(ranges[tier], tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
+        if groups := range_groups(*both, tier):
+            print_ranges(groups, tier)
+            ranges[tier] = groups
+    for tier, groups in ranges.items():
+        plot_ranges(groups, tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
 
 def print_ranges(groups, tier):

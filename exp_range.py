@@ -277,8 +277,9 @@ def report(args):
         print("What the mini runs say: python claims.py\n")
 
 
-def in_words(orders, L):
-    """{order: "16 apart"}, near ones first, of orders of L positions."""
+def orders_in_words(name, tier, *both):
+    """{order: "16 apart"}, near ones first, of the cells of one task."""
+    orders, L = {order for cells in both for _, order in cells}, data.length(name, tier == "mini")
     apart = {s: max(1, L // s) if s > 1 else 1 for s in orders - {*ORDERS}}
     words = {s: f"{apart[s]} apart" for s in sorted(apart, key=apart.get)}
     return words | {s: text for s, text in ORDERS.items() if s in orders}
@@ -286,8 +287,7 @@ def in_words(orders, L):
 
 def print_dial(name, tier, yours, ours):
     """The tables of one task: accuracies, and what each order takes."""
-    L = data.length(name, tier == "mini")
-    words = in_words({order for _, order in (*yours, *ours)}, L)
+    L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if cells:
@@ -310,7 +310,7 @@ def print_dial(name, tier, yours, ours):
 
 def plot_dial(name, tier, yours, ours, path):
     """The figure of one task: this repository's runs as lines, yours as crosses."""
-    words = in_words({order for _, order in (*yours, *ours)}, data.length(name, tier == "mini"))
+    words = orders_in_words(name, tier, yours, ours)
     how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
     drawn = [s for s in words if s not in data.ROTATED]

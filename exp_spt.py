@@ -757,6 +757,10 @@ class Arm(NamedTuple):
             words.append("neighbours " * full + order)
         return ", ".join(filter(None, words))
 
+    def with_column(self, column):
+        """ "S4, random start, masked": the row and its objective."""
+        return f"{self.label()}, {COLUMNS[column]}"
+
 
 LEGEND = """\
 Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). All
@@ -813,7 +817,7 @@ def print_arms(whose, title, found):
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=records.naturally)):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
-        rows = [[f"{a.label()}, {COLUMNS[c]}", accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
+        rows = [[a.with_column(c), accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
         lines += records.under(words, rows)
     if lines:
         print(f"{whose}, {title}, changed recipe:\n")
@@ -822,10 +826,11 @@ def print_arms(whose, title, found):
 
 
 def cells_of(found):
-    """{arm: {column: its records}} of some records, in the order of the tables."""
+    """{arm: {column: its records by the best recipe}} of some records, in the order of the tables."""
     arms = records.grouped(found, Arm.of)
     order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
-    return {arm: records.grouped(arms[arm], column_of) for arm in order}
+    cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
+    return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
 
 
 def gains_of(cells):
@@ -867,8 +872,7 @@ def print_differences(title, cells):
         for words in sorted(by_words, key=records.naturally):
             rows = []
             for arm, column, *pair in by_words[words]:
-                text = records.lead(*map(records.best_recipe, pair), seeds=True)
-                rows.append([f"{arm.label()}, {COLUMNS[column]}", text])
+                rows.append([arm.with_column(column), records.lead(*pair, seeds=True)])
             lines += records.under(", ".join(filter(None, [heading, words])), rows)
     if lines:
         records.print_table([f"{title}, in points", "at equal steps"], lines)
@@ -892,14 +896,14 @@ def column_of(record):
 
 def accuracy(group):
     """ "59.2 ± 0.9", or "59.2 (1)" of another number of seeds than three."""
-    return records.summary(records.best_recipe(group)).removesuffix(" (3)") if group else ""
+    return records.summary(group).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
     """ "61.9 (17.9)": what the pretrainings of a cell restored, and what one answer for everything would."""
     if not group or "pretraining" not in group[0]:
         return ""
-    share, alone = shares(records.best_recipe(group))
+    share, alone = shares(group)
     numbers = [f"{100 * share:.1f}" if share is not None else "—"]
     return numbers[0] + (f" ({100 * alone:.1f})" if alone is not None else "")
 
@@ -1004,10 +1008,8 @@ def plot_starts(leads, title, path):
     largest of each model on top."""
     rows = []
     for arm, column, *pair in leads:
-        words = "; ".join(filter(None, [f"{arm.label()}, {COLUMNS[column]}", arm.changes]))
-        rows.append(
-            (-[*MODELS].index(arm.model), *records.difference(*map(records.best_recipe, pair)), words)
-        )
+        words = "; ".join(filter(None, [arm.with_column(column), arm.changes]))
+        rows.append((-[*MODELS].index(arm.model), *records.difference(*pair), words))
     figure, (axis,) = records.panels(
         [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
     )

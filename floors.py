@@ -110,8 +110,7 @@ def plot(found, path):
             label, other = f"{data.TITLES[task]}: the rule guesses sums at the root", 100 * other["test_acc"]
             axis.plot(other, y, "o", label=label, markerfacecolor="white", **look)
             axis.annotate(f"{other:.1f}", (other, y), (-12, 10), **place)
-        title = textwrap.fill(data.title_of(record), 26)
-        names.append(f"{title}\n{textwrap.fill(words, 26)}")
+        names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), words)))
     axis.set_yticks(range(len(tasks)), names, fontsize=9)
     axis.set(xlim=(0, 100), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
     for y in range(1, len(tasks)):
