@@ -98,6 +98,24 @@ def count(pairs, width):
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 
 
+def tally(judged, width):
+    """Who expected what, and how often it came, as a table with a sentence; of rows that expect something."""
+    kinds = {"as expected": (SAME, EQUAL), "otherwise": (OPPOSITE, DIFFERS), OPEN: (OPEN,)}
+    lines, read = [], 0
+    expecting = [one for one in judged if one.row.expected is not None]
+    for who, group in records.grouped(expecting, lambda one: one.row.heading[0]).items():
+        counts = [sum(one.reading in kind for one in group) for kind in kinds.values()]
+        lines.append([rule.SAYS[who], len(group), *counts, len(group) - sum(counts)])
+        read += sum(counts)
+    after = (
+        "As expected: *same sign* or *no difference*. Otherwise: *opposite sign* or *differs*. Not read: too "
+        "few seeds, not run, or all at the bag. Of intervals of 95 % one in twenty misses: of the "
+        f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
+    )
+    table = records.markdown(["who expected it", "rows", *kinds, "not read"], lines)
+    return table + "\n\n" + textwrap.fill(after, width)
+
+
 LEGEND = {  # {script: how the figure calls its table; its colour}
     "locality": ("A, Table 1: kernel sizes", records.ORANGE),
     "multitask": ("A, Table 2: techniques", records.GREEN),
@@ -171,13 +189,16 @@ for no difference; below "Ours" and "Controls" what we predicted.
 
     reading          the paper's gap            the 95 % interval of ours
     same sign        above {GAP:g} points, or + or -  lies on that side of 0
-    opposite sign    the same                   lies on the other side of 0
+    opposite sign    above {GAP:g} points, or + or -  lies on the other side of 0
     no difference    at most {GAP:g} points, or 0     lies within ±{GAP:g} points
-    differs          the same                   lies outside of ±{GAP:g} points
+    differs          at most {GAP:g} points, or 0     lies outside of ±{GAP:g} points
     inconclusive     any                        does none of these
-    both at the bag  above {GAP:g} points, or +       every model is at K = 1
-    too few seeds    any                        of fewer than {SEEDS} seeds: not read
-    nothing          nobody predicted one       not read
+    both at the bag  above {GAP:g} points, or +       says nothing: every model is
+                                                within {GAP:g} points of K = 1, which
+                                                sees no order
+    too few seeds    any                        is of fewer than {SEEDS} seeds
+    not run          any                        is missing
+    (empty)          nobody predicted one       is not read
 
 docs/claims.md says which models had not stopped learning.
 """
@@ -192,6 +213,7 @@ def show_all(judged, pairs):
         for one in group:
             show(one)
         print()
+    print(f"How often did it come as expected?\n\n{tally(judged, 80)}\n")
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
 
@@ -200,9 +222,13 @@ def table_of(group):
     return records.markdown(HEADER, map(fields_of, group))
 
 
+SHORT = """\
+Do small runs say what the papers say? Each row below puts a difference of the mini tier (small data, small
+models) beside the paper's at full size, or beside what we predicted. It says what these runs show, not who
+is right. How often it came as expected:"""
+
 HOW = f"""\
-`python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`. It judges
-the mini tier alone: small data and small models. A row says what these runs show, not who is right.
+`python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`.
 
 **The rule was fixed on 2026-11-26, when these numbers were known.** It is one rule for all rows, with one
 constant, {GAP:g} points. Until then rows had bounds of our own. [The notebook](notebook.md) has each of them
@@ -234,7 +260,8 @@ techniques is our reading: our copy is scrambled. The other reading would turn t
 
 def claims_page(judged, pairs):
     """docs/claims.md as text."""
-    parts = ["# Claims", HOW, "## What is the mini tier worth?", count(pairs, 110)]
+    parts = ["# Claims", SHORT, tally(judged, 110), "## How it is read", HOW]
+    parts += ["## What is the mini tier worth?", count(pairs, 110)]
     parts += ["![The papers' gaps against ours](../results/figures/claims-mini.png)", table_of(pairs)]
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         parts += [f"## {rule.SAYS[who]}: {place}", textwrap.fill(sentence, 110), table_of(group)]
@@ -252,7 +279,7 @@ number it is 3 seeds. Cost: of one run, on a CPU in time of one core where it wa
 
 def report_of(script, *flags):
     """What a script prints with --report of this repository's records, at 80 columns; not where its figures
-    are."""
+    and other tables are."""
     printed, usual = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "80"
     try:
@@ -262,7 +289,7 @@ def report_of(script, *flags):
     finally:
         os.environ.pop("COLUMNS") if usual is None else os.environ.update(COLUMNS=usual)
     lines = printed.getvalue().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith("figure: "))
+    text = "\n".join(line for line in lines if not line.startswith(("figure: ", "The mini tier's tables: ")))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 

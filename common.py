@@ -171,7 +171,8 @@ def make_parser(description, tasks, techniques=True, trains=True):
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")
     add("--seeds", type=number(int, "a whole number from 1 to 1000", lambda n: 0 < n <= 1000), default=1,
         metavar="N", help="so many seeds: seed, seed + 1, ... (default 1)")
-    add("--report", action="store_true", help="print the tables: your runs and this repository's")
+    add("--report", action="store_true",
+        help="print the tables, yours and this repository's; with --mini those of the mini tier")
     add("--against", type=Path, metavar="SCRIPT[:ROW]",
         help="with --report: compare your copy of a script with SCRIPT")
 

@@ -415,9 +415,10 @@ def plot(panels, heading, row, path):
 
 LEGEND = f"""\
 {records.TECHNIQUES}\
-    decay-none      linear attention that forgets nothing; -fixed: it forgets
-                    by one number a head; -selective: by what the input
-                    chooses; -rotary: as fixed, and turns by learned angles
+    decay-none      linear attention that forgets nothing
+    decay-fixed     it forgets by one learned number a head
+    decay-rotary    the same, and its states rotate by learned angles
+    decay-selective it forgets by a number that the input chooses
     free taps ...   S4's block with a kernel of free numbers
 """
 LEADS = {"gMLP over S4": ("gMLP", "S4"), "gMLP over S5": ("gMLP", "S5")}

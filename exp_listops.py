@@ -321,8 +321,8 @@ def predictions(model, task, split, args):
 
 LEGEND = """\
 Accuracy in %, in training / on test. A rule learns no more than a digit for
-each operation, so the many training examples measure it best. In brackets: the
-number of seeds, which draw random digits.
+each operation, so the many training examples measure it best. ±: the standard
+error that the size of the test set gives.
 
     greedy   the answer that the root's operation has most often
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
@@ -330,7 +330,8 @@ number of seeds, which draw random digits.
              number, as in the data.
     window   an argument of the root of at most so many symbols is worked out,
              wherever it stands; a longer one is guessed
-    prefix   only so many symbols are seen
+    prefix   only so many symbols are seen; the rest is drawn from the training
+             examples, many times, and the most frequent answer is given
     SM       known: a root SM is worked out; guessed: it gets a random digit
 """
 
@@ -342,7 +343,8 @@ def report(args):
         return records.compare(args, exp, data.TITLES)
     print(LEGEND)
     ranges = {}
-    for tier in ["mini"] if args.mini else ["mini", "paper"]:  # full size last, where the eye is
+    tiers = records.tiers_of(args, *([r for r in found if r["exp"] == exp] for found in both))
+    for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
         for rule, (_, words, paper) in RULES.items():

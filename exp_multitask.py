@@ -200,6 +200,13 @@ def plot_data(args):
 # ------------------------------------------------------------------------------------------ command line
 
 
+LEGEND = f"""\
+{records.TECHNIQUES}\
+    augment paper   A's own augmentation of Image, where the mini tier has flips
+    MEGA            the block of Ma et al.; A prints it without techniques
+    paper A's MEGA  the block of A's code, an attention behind a moving average;
+                    A prints it with techniques
+"""
 LEADS = {"what the techniques add": ("Transformer", "Transformer, no techniques")}
 LEADS["the same, paper A's MEGA"] = ("paper A's MEGA", "paper A's MEGA, no techniques")
 
@@ -208,8 +215,7 @@ def report(args):
     """Ours beside the paper's, and the figure."""
     records.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
-        short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES,
-        leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip
     if args.report:
         plot_data(args)

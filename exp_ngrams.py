@@ -23,6 +23,7 @@ import argparse
 import functools
 import hashlib
 import json
+import math
 import re
 import textwrap
 import time
@@ -305,19 +306,21 @@ def timed(work, *values):
 
 
 def worth(line):
-    """A record beside what is published: "ahead of 11 of 11 Transformers of LRA's table, S4 (86.82); ..."."""
+    """A record beside what is published: "ahead of 11 of 11 Transformers of LRA's table, S4 (86.82); ...".
+    Level is what lies within two standard errors of it."""
     if line["smoke"]:
         return "a smoke run: it works, the accuracy means nothing"
     if line["task"] not in COLUMNS or line["tier"] != "paper":
         return "nothing published is comparable"
-    at, accuracy = COLUMNS.index(line["task"]), 100 * line["test_acc"]
+    at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
-    sides = {True: [], False: []}
-    for name, row in LATER.items():
-        sides[row[at] < accuracy].append(f"{name} ({row[at]:.2f})")
     count = f"{sum(value < accuracy for value in theirs)} of {len(theirs)} Transformers of LRA's table"
-    ahead = ", ".join([f"ahead of {count} (best {max(theirs):.2f})", *sides[True]])
-    return "; ".join([ahead, *([f"behind {', '.join(sides[False])}"] if sides[False] else [])])
+    sides = {"ahead of": [f"{count} (best {max(theirs):.2f})"], "level with": [], "behind": []}
+    for name, row in LATER.items():
+        side = "ahead of" if row[at] < accuracy else "behind"
+        side = "level with" if abs(accuracy - row[at]) < 2 * error else side
+        sides[side].append(f"{name} ({row[at]:.2f})")
+    return "; ".join(f"{side} {', '.join(names)}" for side, names in sides.items() if names)
 
 
 def print_top(args, task, cell, path):
@@ -360,7 +363,7 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 # fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
 MEANING = """\
-Your runs and this repository's; of a run that both have, yours.
+These are your runs, and this repository's of cells that you have not run.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     presence     which n-grams occur
@@ -374,7 +377,7 @@ Your runs and this repository's; of a run that both have, yours.
 
 
 def report(args):
-    """A table a task, and the figures, of your runs and this repository's; of a run that both have, yours."""
+    """A table a task, and the figures, of your runs and of this repository's where you have none."""
     yours, ours = records.yours_and_ours(args.out)
     wanted = common.chosen(args.task or ["all"], TASKS)
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
@@ -396,7 +399,10 @@ def report(args):
         plot_gaps(plain, args.out / f"{name}-gap.png")
         print()
     of_tasks = records.grouped(as_published, lambda r: r["task"]).values()
-    records.print_list("The best by validation:", [line for group in of_tasks for line in best_of(group)])
+    records.print_list(
+        "The best by validation (level: within two standard errors):",
+        [line for group in of_tasks for line in best_of(group)],
+    )
 
 
 def kind_of(cell):
@@ -458,17 +464,24 @@ def plot_lengths(found, path):
             at = COLUMNS.index(task)
             band = [row[at] for row in TRANSFORMERS.values()]
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
-            highest = max(row[at] for row in LATER.values())
-            for name, row in LATER.items():  # the names below their lines, so that near ones can be read
-                axis.axhline(row[at], color="0.5", linewidth=0.8)
-                side = dict(va="bottom" if row[at] == highest else "top", fontsize=8, color="0.3")
-                axis.text(
-                    0.01, row[at], f"{name}: {row[at]:.2f}", transform=axis.get_yaxis_transform(), **side
-                )
+            draw_published(axis, {name: row[at] for name, row in LATER.items()})
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
     records.legend_below(figure, [axis for _, axis in parts])
     records.save_figure(figure, path)
+
+
+def draw_published(axis, accuracies):
+    """A line for each of {name: accuracy}, and its name right of the panel, below the name before it."""
+    for accuracy in accuracies.values():
+        axis.axhline(accuracy, color="0.5", linewidth=0.8)
+    bottom, top = axis.get_ylim()
+    at, here = math.inf, axis.get_yaxis_transform()
+    for name, accuracy in sorted(accuracies.items(), key=lambda item: -item[1]):
+        at = min(accuracy, at - (top - bottom) / 20)
+        look = dict(fontsize=8, color="0.3", va="center", xycoords=here, textcoords=here)
+        look |= dict(arrowprops=dict(arrowstyle="-", color="0.5", relpos=(0, 0.5)))  # to the text's left end
+        axis.annotate(f"{name}: {accuracy:.2f}", (1, accuracy), (1.05, at), **look)
 
 
 def plot_gaps(found, path):

@@ -291,7 +291,7 @@ def measure(task, cell, seed, patches, kept, began):
 
 
 MEANING = """\
-Your runs and this repository's; of a run that both have, yours.
+These are your runs, and this repository's of cells that you have not run.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     pool         averaged over all of the image, or over each of its quarters

@@ -252,7 +252,11 @@ Test accuracy in %: mean ± standard error (number of seeds). — = not run.
 
 {records.TECHNIQUES}\
     bag of symbols  K = 1: the model knows which symbols occur, not where
-    16 apart        how far neighbours were sent by --stride; anywhere: random
+    16 apart        former neighbours stand 16 positions apart. In exchange
+                    others come near: what was 256 / 16 apart stands side by
+                    side. So at 64 apart a small kernel sees what was 4 apart.
+    anywhere        one random order for all examples
+    rotated         every image is also rotated, by a number of its own
 """
 
 
@@ -262,7 +266,7 @@ def report(args):
     if args.against:
         return records.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
-    tiers = records.tiers_of(args, [{"tier": tier} for cells in (yours, ours) for _, tier in cells])
+    tiers = records.tiers_of(args, *([{"tier": tier} for _, tier in cells] for cells in (yours, ours)))
     print(LEGEND)
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
@@ -271,10 +275,11 @@ def report(args):
         print_dial(name, tier, *cells)
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
-    if not any((*yours, *ours)):
-        print(f"no run of {exp} yet; train one first")
-    if "mini" in tiers and any((*yours, *ours)):
-        print("What the mini runs say: python claims.py\n")
+    if not found:
+        print(f"no run of {exp} here yet; train one first")
+    elif "mini" in tiers:
+        print("What the mini runs say: python claims.py")
+    records.print_mini_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
 
 
 def orders_in_words(name, tier, *both):
@@ -300,6 +305,8 @@ def print_dial(name, tier, yours, ours):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
                 table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
                 records.show(["", *(words[s] for s in part)], table)
+            first = {row.label(not plain): group[0] for (row, _), group in reversed(cells.items())}
+            records.print_recipe({label: records.training_rows(r) for label, r in first.items()})
             moved = [s for s in words if s != 1 and s not in data.ROTATED]
             table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
             table = [line for line in table if any(line[1:])]

@@ -232,9 +232,6 @@ NOTES = """\
     S4 on sCIFAR    91.7 or 91.8, by the table
     DLR, Table 7    from scratch about 77 on average, with the better start
     Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
-
-Where a row of runs is from: "% SPT" Table 8; "M" (millions of parameters)
-Table 9 and appendix C.1.2; a pooling C.1.1; "%" of the images Figure 3.
 """
 # fmt: on
 
@@ -763,17 +760,21 @@ class Arm(NamedTuple):
 
 
 LEGEND = """\
-Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). All
-columns of a row have the same number of steps.
+Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). At the
+mini tier all columns of a row have the same number of steps.
 
+    Transformer     with sinusoidal positions; "rotary": with rotary ones
+    Image           a grey value is a number (in paper A's scripts a symbol)
     scratch         trained on labels alone
-    masked, causal  SPT (self-pretraining) for half of the steps, then labels
-    90 % SPT        SPT has this share of the steps, and not half
+    masked, causal  first SPT (self-pretraining), then labels; at the mini tier
+                    half of the steps each
+    90 % SPT        SPT has this share of the steps
     both            both losses at once (--objective multitask)
     random start    the state space is initialised at random, not by structure
     1 %, 10 %       of the training images
     one way         the model reads in one direction
     16 apart        neighbours were moved so far, or anywhere (exp_range.py)
+    M               millions of parameters (Table 9 and appendix C.1.2)
     lr_pretrain     the learning rate of SPT
 """
 
@@ -787,7 +788,7 @@ def report(args):
     if args.against:
         return records.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    tiers = records.tiers_of(args, [r for found in both for r in found])
+    tiers = records.tiers_of(args, *both)
     print(LEGEND)
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
@@ -801,6 +802,7 @@ def report(args):
             print_papers(both, names)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
+    records.print_mini_elsewhere(args, __file__, tiers, both[1])
     print(records.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names)
@@ -811,9 +813,12 @@ def print_arms(whose, title, found):
     trained by a changed recipe."""
     cells = cells_of(found)
     plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
-    unit = "variance" if found[0]["task"] in MEAN_STD else "symbols"
+    unit = "variance (a constant answer: 0)"
+    if found[0]["task"] not in MEAN_STD:
+        unit = "symbols (a constant answer: in brackets)"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
-    print_columns(f"What SPT restored, % of the {unit} (a constant answer: in brackets):\n", plain, restored)
+    records.print_recipe(recipe_rows(plain))
+    print_columns(f"What SPT restored, % of the {unit}:\n", plain, restored)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=records.naturally)):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
@@ -823,6 +828,27 @@ def print_arms(whose, title, found):
         print(f"{whose}, {title}, changed recipe:\n")
         records.print_table(["", "accuracy", "restored"], lines)
     print_differences(title, cells)
+
+
+def recipe_rows(cells):
+    """{label: what records.print_recipe reads}: a label for an arm, or for each of its columns where they
+    differ. Epochs are of both halves."""
+    found = {}
+    for arm, columns in cells.items():
+        rows = {}
+        for column, (first, *_) in columns.items():
+            one = rows[arm.with_column(column)] = records.training_rows(first)
+            if (before := first["hp"].get("pretrain")) is not None:
+                one["lr_pretrain"] = before.get("lr", one["lr"])
+                one["epochs"] += before.get("epochs", one["epochs"])
+        rows = {
+            label: {row: one.get(row) for row in records.RECIPE if one.get(row)}
+            for label, one in rows.items()
+        }
+        together = {row: value for one in rows.values() for row, value in one.items()}
+        agree = all(one.items() <= together.items() for one in rows.values())
+        found |= {arm.label(): together} if agree else rows
+    return found
 
 
 def cells_of(found):
@@ -900,12 +926,13 @@ def accuracy(group):
 
 
 def restored(group):
-    """ "61.9 (17.9)": what the pretrainings of a cell restored, and what one answer for everything would."""
+    """ "61.9 (17.9)": what the pretrainings of a cell restored, and what one answer for everything would; of
+    a variance that is nothing."""
     if not group or "pretraining" not in group[0]:
         return ""
     share, alone = shares(group)
-    numbers = [f"{100 * share:.1f}" if share is not None else "—"]
-    return numbers[0] + (f" ({100 * alone:.1f})" if alone is not None else "")
+    number = f"{100 * share:.1f}" if share is not None else "—"
+    return number + (f" ({100 * alone:.1f})" if alone and group[0]["task"] not in MEAN_STD else "")
 
 
 def shares(group):
@@ -992,7 +1019,8 @@ def plot_small(found, path):
             style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
             axis.errorbar(x, y - places[objective], xerr=error, **style)
         if bag := records.bag_of(task):
-            axis.axvline(100 * records.mean_and_error(bag)[0], **records.BAG)
+            look = records.BAG | {"label": "a bag of symbols (K = 1, by exp_locality.py's recipe)"}
+            axis.axvline(100 * records.mean_and_error(bag)[0], **look)
         axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(arms) - 0.4))
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_yticks(range(len(arms)), [arm.label(full=True).replace(", ", ",\n", 1) for arm in arms])
@@ -1175,8 +1203,10 @@ def make_parser():
         help=f"order of the positions, see exp_range: numbers, {', '.join(ORDERS)}")
     add = group.add_argument
     add("--epochs-pretrain", type=common.positive_int, metavar="N", help="epochs of pretraining")
-    add("--lr-pretrain", type=common.positive_float, metavar="LR", help="learning rate of pretraining")
-    add("--ssm-lr", type=common.positive_float, metavar="LR", help="learning rate of s4's and dlr's states")
+    add("--lr-pretrain", type=common.positive_float, metavar="LR",
+        help="learning rate of pretraining (default: the recipe's)")
+    add("--ssm-lr", type=common.positive_float, metavar="LR",
+        help="learning rate of s4's and dlr's states (default: the recipe's)")
     add("--hours", type=common.positive_float, metavar="H", help="end each half after H hours (paper: 24)")
     add("--figure", choices=[*FIGURES], metavar="FIGURE", help=f"run the cells of one: {', '.join(FIGURES)}")
     # fmt: on

@@ -96,7 +96,7 @@ def plot(found, path):
             markersize=12,
             **style,
         )
-        (words, record), *others = [(words, record) for name, words, record in found if name == task]
+        (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]
         axis.plot(chance, y, "|", color="0.3", label="chance", markersize=16, zorder=3)
         look = dict(color=records.ORANGE, markersize=7, **style)
@@ -104,13 +104,15 @@ def plot(found, path):
         error = 100 * records.mean_and_error([record])[1]
         axis.errorbar(accuracy, y, xerr=error, color=records.ORANGE, zorder=3)
         axis.plot(accuracy, y, "o", label="a rule without a network", **look)
-        place = dict(textcoords="offset points", ha="center", fontsize=9, color=records.ORANGE)
-        axis.annotate(f"{accuracy:.1f}", (accuracy, y), (12 * len(others), 10), **place)
-        for _, other in others:
-            label, other = f"{data.TITLES[task]}: the rule guesses sums at the root", 100 * other["test_acc"]
-            axis.plot(other, y, "o", label=label, markerfacecolor="white", **look)
-            axis.annotate(f"{other:.1f}", (other, y), (-12, 10), **place)
-        names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), words)))
+        place = dict(textcoords="offset points", fontsize=9, color=records.ORANGE)
+        words, side, align = f"{accuracy:.1f}", 0, "center"
+        for _, other in others:  # of ListOps: one guesses sums
+            words, side, align = f"{words}, sums known", -4, "left"
+            other = 100 * other["test_acc"]
+            axis.plot(other, y, "o", label="the same rule, sums guessed", markerfacecolor="white", **look)
+            axis.annotate(f"{other:.1f}, sums guessed", (other, y), (4, 10), ha="right", **place)
+        axis.annotate(words, (accuracy, y), (side, 10), ha=align, **place)
+        names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), rule_words)))
     axis.set_yticks(range(len(tasks)), names, fontsize=9)
     axis.set(xlim=(0, 100), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
     for y in range(1, len(tasks)):

@@ -511,8 +511,10 @@ def summary(records):
     count = f"{len(records)}"
     if learnt < len(records):
         count += f", {learnt} above chance" if learnt else ", at chance"
-    spread = f" ± {100 * error:.{digits}f}" if len(records) > 1 else ""
-    return f"{100 * mean:.{digits}f}{spread} ({count})"
+    spread = f" ± {100 * error:.{digits}f}"
+    if records[0]["model"] in WITHOUT_NETWORK:  # no seed: the test set's error is all of it
+        return f"{100 * mean:.{digits}f}{spread}"
+    return f"{100 * mean:.{digits}f}{spread if len(records) > 1 else ''} ({count})"
 
 
 def seeds_of(groups):
@@ -618,10 +620,11 @@ def report(
     both = [rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (number of seeds); docs/claims.md says")
-    print("how errors are made. Cost: of one run, on a CPU in time of one core where that")
-    print("was recorded.\n" + (legend and f"\n{legend}"))
-    for tier in tiers_of(args, [r for found in both for r in found]):
+    print("Test accuracy in %: mean ± standard error (number of seeds); of one seed no")
+    print("error is known. docs/claims.md says how errors are made. Cost: CPU time of a")
+    print("run; on a GPU, and where it was not recorded, time.\n" + (legend and f"\n{legend}"))
+    tiers = tiers_of(args, *both)
+    for tier in tiers:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
         if not (yours or ours or full):
@@ -641,13 +644,23 @@ def report(
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
         print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
+    print_mini_elsewhere(args, script, tiers, both[1])
     print(unfinished(args.out, exp), end="")
 
 
-def tiers_of(args, found):
-    """The tiers that a report shows: full size last, where the eye is, but first what has no runs."""
-    chosen = ["mini"] if args.mini else ["reduced", "mini", "paper"] if args.report else ["reduced", "paper"]
-    return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in found))
+def tiers_of(args, yours, ours):
+    """The tiers that a report shows: full size last, where the eye is, but first what has no runs. Without
+    --mini that of small models is shown where you have trained some."""
+    chosen = ["mini"] if args.mini else ["reduced", "paper"]
+    if args.report and not args.mini and any(r["tier"] == "mini" for r in yours):
+        chosen.insert(1, "mini")
+    return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in (*yours, *ours)))
+
+
+def print_mini_elsewhere(args, script, tiers, ours):
+    """Where this repository's mini tier is, if the report has left it out."""
+    if args.report and "mini" not in tiers and any(r["tier"] == "mini" for r in ours):
+        print(f"The mini tier's tables: python {Path(script).name} --report --mini")
 
 
 def unfinished(out, exp):
@@ -733,6 +746,32 @@ def lines_of(yours, ours, paper, at, bare=()):
     return lines, notes
 
 
+RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
+RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}"}
+
+
+def print_recipe(rows):
+    """Print what the rows of a table were trained with, and in brackets what few of them have instead. rows:
+    {label: what RECIPE names of its recipe, as a record has it}."""
+    parts = []
+    for row, text in RECIPE.items():
+        values = {}
+        for label, recipe in rows.items():
+            if recipe.get(row):
+                values.setdefault(recipe[row], []).append(label)
+        usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
+        if usual:
+            others = [f"{value:g} for {'; '.join(values[value])}" for value in rest]
+            parts.append(text.format(usual) + (f" ({', '.join(others)})" if others else ""))
+    if parts:
+        print(textwrap.fill(f"Recipe: {', '.join(parts)}.", 80) + "\n")
+
+
+def training_rows(record):
+    """What print_recipe reads of a record."""
+    return record["hp"].get("train", {}) | {"examples": record["data"].get("counts", {}).get("train")}
+
+
 def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and the
     rule without a network, are shown at full size alone."""
@@ -745,8 +784,14 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     lines += baseline_rows([*here[0], *here[1]])
     lines += [[f"no network: {floor[0]['row']}", "", summary(floor), cost(floor), ""]] if floor else []
     print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
+    print_recipe({r["row"]: training_rows(r) for found in reversed(here) for r in best_rows(found)})
     if any(r["data"].get("official") is False for found in here for r in found):
         print(f"{title}: not the official images.\n")
+
+
+def best_rows(found):
+    """A record of each row of some records, of the recipe that counts."""
+    return [best_recipe(group)[0] for group in grouped(found, row_key).values()]
 
 
 def print_papers(rest, tasks, short, paper, rules):
@@ -773,19 +818,31 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
 
 
 def leads_of(pair, found, ran, titles, tasks, paper):
-    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out."""
-    places, lines = grouped(found, lambda r: (r["task"], in_words(r["changes"]))), []
-    for task, words in sorted(places, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
-        both = grouped(places[task, words], lambda r: r["row"])
-        if len(both) == 2 and {*places[task, words][0]["changes"]} != {"lr"}:
+    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out. A
+    row without techniques is compared with all techniques that the other was given."""
+    one, other = (grouped((r for r in found if r["row"] == row), place_of) for row in pair)
+    lines = []
+    for place in sorted(one, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
+        task, words = place
+        changes = dict(one[place][0]["changes"])
+        twin = other.get(place)
+        if not twin and changes.pop("technique", None):
+            twin = [r for r in other.get((task, in_words(changes)), ()) if not r["hp"]["train"]["technique"]]
+        if twin and changes.keys() != {"lr"}:
             printed = [paper_number(paper, row, tasks, task) for row in pair]
             known = all(isinstance(value, float) for value in printed)
-            words = ", ".join(filter(None, [titles[task], words]))
-            *long, label = textwrap.wrap(words, 42, subsequent_indent="  ")
-            here = lead(*(best_recipe(both[row]) for row in pair), seeds=True)
+            *long, label = textwrap.wrap(
+                ", ".join(filter(None, [titles[task], words])), 42, subsequent_indent="  "
+            )
+            here = lead(best_recipe(one[place]), best_recipe(twin), seeds=True)
             there = signed(printed[0] - printed[1]) if known else ""
             lines += [*([part, "", ""] for part in long), [label, here, there]]
     return lines
+
+
+def place_of(record):
+    """The task of a record and what was changed in its recipe, in words."""
+    return record["task"], in_words(record["changes"])
 
 
 def print_list(heading, lines):
@@ -851,7 +908,7 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    names = {"majority": "majority class (training)", "root rule": "the same per root"}
+    names = {"majority": "majority class (training)", "root rule": "majority class per operation"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 

@@ -406,5 +406,6 @@ def test_a_folder_is_judged_alone_in_80_columns(tmp_path, capsys):
 @pytest.mark.parametrize("script", (*claims.SCRIPTS, *claims.RULES), ids=lambda script: script.__name__)
 def test_a_report_has_80_columns(script):
     pytest.importorskip("matplotlib")
-    lines = claims.report_of(script).splitlines()
-    assert len(lines) > 9 and [line for line in lines if len(line) > 80] == []
+    for flags in ((), ("--mini",)):
+        lines = claims.report_of(script, *flags).splitlines()
+        assert len(lines) > 9 and [line for line in lines if len(line) > 80] == []

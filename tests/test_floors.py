@@ -80,9 +80,10 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
         )
         bar = axis.patches[y]
         assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
-    assert dots["ListOps: the rule guesses sums at the root"] == [(75, 2)]
+    assert dots["the same rule, sums guessed"] == [(75, 2)]
     ends = [bar.lines[2][0].get_segments()[0][:, 0] for bar in axis.containers if hasattr(bar, "has_xerr")]
     assert ends[0] == pytest.approx([60 - 0.49, 60 + 0.49], abs=0.01)
     names = [label.get_text().split("\n")[0] for label in axis.get_yticklabels()]
     assert names == [data.TITLES[task] for task in PAPERS]
-    assert [text.get_text() for text in axis.texts] == ["60.0", "70.0", "80.0", "75.0", "90.0"]
+    words = ["60.0", "70.0", "75.0, sums guessed", "80.0, sums known", "90.0"]
+    assert [text.get_text() for text in axis.texts] == words

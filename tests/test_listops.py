@@ -408,10 +408,10 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
-    assert ["window of 0", "58.00 / 59.00 (1)", ""] in table
-    assert ["window of 16", "63.00 / 64.00 (1)", "62.88 / 70.00 (1)"] in table
-    assert ["prefix of 64", "43.00 / 44.00 (1)", ""] in table
-    assert ["window of 8", "90.00 / 95.0 (1)"] in table  # of the mini tier
+    assert ["window of 0", "58.00 / 59.00 ± 1.10", ""] in table
+    assert ["window of 16", "63.00 / 64.00 ± 1.07", "62.88 / 70.00 ± 1.02"] in table
+    assert ["prefix of 64", "43.00 / 44.00 ± 1.11", ""] in table
+    assert ["window of 8", "90.00 / 95.0 ± 0.5"] in table  # of the mini tier
     one_line = " ".join(said.split())
     assert "(62.90), in training and on test: - window, SM known: W = 16 (63.00 / 64.00) - window" in one_line
     assert "window, SM guessed: no size that was run" in one_line

@@ -529,6 +529,9 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 (1)" and len(tables[SMALL]["Text"]) == 2
     assert tables[SMALL]["Text, changed recipe; lr 0.5"]["K=5"][0] == "60.0 (1)" and "99.99" not in out
     assert reported(yours, [], "--task", "listops", "--mini")[0].get(SMALL, {}) == {}
+    tables, out = reported([], yours)  # the repository's mini runs are for those who ask
+    assert {*tables} == {FULL, LESS} and "The mini tier's tables: python " in out
+    assert [*reported([], yours, "--mini")[0]] == [SMALL]
 
 
 def test_averages_are_over_whole_rows(reported):
@@ -551,6 +554,29 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
     for seed, shown in ((0, "50.00 (1)"), (1, "55.00 ± 5.00 (2)")):  # of the same seed this script's counts
         lines[1]["seed"] = seed
         assert reported(lines, [], also=also)[0][FULL]["Text"]["K=5, mine"][0] == shown
+
+
+def test_a_recipe_says_what_few_rows_have_instead(capsys):
+    rows = {"S4": (0.003, 4), "S5": (0.003, 4), "K=1": (0.001, 5), "K=5": (0.003, 5), "K=7": (0.001, 4)}
+    rows = {label: {"lr": lr, "epochs": epochs, "examples": 45_000} for label, (lr, epochs) in rows.items()}
+    records.print_recipe(rows | {"no network": {}})
+    words = "Recipe: 4 epochs (5 for K=1; K=5), 45,000 examples, lr 0.003 (0.001 for K=1; K=7).\n\n"
+    assert " ".join(capsys.readouterr().out.split()) == " ".join(words.split())
+    records.print_recipe({"no network": {}})
+    assert capsys.readouterr().out == ""
+
+
+def test_no_techniques_are_compared_with_every_technique(reported):
+    """By hand: 50 over 30 is +20 by the table's technique, 60 over 30 is +30 by another."""
+    plain, other = {"epochs": 9}, {"epochs": 9, "technique": "augment paper"}
+    hp = {"model": {}, "train": {"technique": None}}
+    ours = [*seeds(0.5, changes=plain), *seeds(0.6, changes=other)]
+    ours += seeds(0.3, changes=plain, row="K=5, no techniques", cell={"techniques": "no"}, hp=hp)
+    tables, _ = reported([], ours, leads={"techniques": ("K=5", "K=5, no techniques")})
+    gaps = tables[FULL]["in points; techniques"]
+    assert {row: cells[0][:5] for row, cells in gaps.items() if "9 epochs" in row} == {
+        "Text, 9 epochs": "+20.0", "Text, 9 epochs, augment paper": "+30.0",
+    }  # fmt: skip
 
 
 def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_below(reported):
