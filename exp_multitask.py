@@ -212,12 +212,12 @@ LEADS["the same, paper A's MEGA"] = ("paper A's MEGA", "paper A's MEGA, no techn
 
 
 def report(args):
-    """Ours beside the paper's, and the figure."""
+    """Ours beside the paper's, and with --mini the figure."""
     records.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip
-    if args.report:
+    if args.report and args.mini:
         plot_data(args)
 
 

@@ -805,7 +805,7 @@ def report(args):
     records.print_mini_elsewhere(args, __file__, tiers, both[1])
     print(records.unfinished(args.out, exp), end="")
     if args.report:
-        draw(args, both, names)
+        draw(args, both, names, tiers)
 
 
 def print_arms(whose, title, found):
@@ -977,10 +977,12 @@ def in_short(row):
 # ------------------------------------------------------------------------------------------ figures
 
 
-def draw(args, both, names):
-    """The figures of the report: of the mini tier, and of the paper's budget where that has been run."""
+def draw(args, both, names, tiers):
+    """The figures of the report: of the mini tier where it is shown, and of the paper's budget where that has
+    been run."""
     exp = records.experiment(__file__)
-    mini = yours_or_ours(both, lambda r: r["tier"] == "mini" and r["task"] in names and "score" not in r)
+    wanted = {"mini"} & {*tiers}
+    mini = yours_or_ours(both, lambda r: r["tier"] in wanted and r["task"] in names and "score" not in r)
     small = [group for group in mini if not group[0]["changes"]]
     if small:
         plot_small(small, args.out / f"{exp}-mini.png")

@@ -85,7 +85,7 @@ def test_shuffling_is_named_as_it_was_and_of_the_mini_tier(drawn):
         for n, cell, acc in cells
     ]
     lines.append(lines[0] | {"run": "full", "tier": "reduced", "test_acc": 0.9})
-    (figure,) = drawn(exp_multitask.main, lines)
+    (figure,) = drawn(exp_multitask.main, lines, "--mini")
     shown = {words: [point[:2] for point in points] for words, points in dots(figure.axes[0]).items()}
     assert shown == {"with shuffling": [(3_000, 60), (12_000, 70)], "without": [(3_000, 30)]}
 
