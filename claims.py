@@ -2,7 +2,7 @@
 
     python claims.py              judges the records in results/
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
-    python claims.py --write      writes docs/claims.md, docs/results.md, results/figures/claims-mini.png
+    python claims.py --write      writes docs/claims.md, docs/results.md and the figures of results/
 
 docs/claims.md says the rule, rule.py follows it.
 """
@@ -14,6 +14,7 @@ import itertools
 import math
 import os
 import re
+import shutil
 import tempfile
 import textwrap
 from pathlib import Path
@@ -36,6 +37,7 @@ from machine import UserError
 from rule import BAG, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
+FIGURES = ROOT / "results" / "figures"
 SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # in the order of results.md
 SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
@@ -110,7 +112,8 @@ def tally(judged, width):
     after = (
         "As expected: *same sign* or *no difference*. Otherwise: *opposite sign* or *differs*. Not read: too "
         "few seeds, not run, or all at the bag. Of intervals of 95 % one in twenty misses: of the "
-        f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
+        f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs, "
+        "and of our competing guesses at most one can come true."
     )
     table = records.markdown(["who expected it", "rows", *kinds, "not read"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
@@ -159,7 +162,7 @@ def plot(pairs, path):
 
 # ------------------------------------------------------------------------------------------ as text
 
-HEADER = ["what", "paper", "here ± s.e.", "95 %", "reading", "marks"]
+HEADER = ["what", "expected", "here ± s.e.", "95 %", "reading", "marks"]
 
 
 def fields_of(judged):
@@ -183,19 +186,19 @@ def show(judged):
 
 
 READ = f"""\
-Gaps between two models, in points. here: of the mini tier's runs. paper: of the
-paper at full size; without its numbers what it says, + or - for a direction, 0
-for no difference; below "Ours" and "Controls" what we predicted.
+Gaps between two models, in points. here: of the mini tier's runs. expected: the
+paper's gap at full size; without its numbers what it says, + or - for a
+direction, 0 for no difference; below "Ours" and "Controls" what we predicted.
 
-    reading          the paper's gap            the 95 % interval of ours
+    reading          expected                   the 95 % interval of ours
     same sign        above {GAP:g} points, or + or -  lies on that side of 0
     opposite sign    above {GAP:g} points, or + or -  lies on the other side of 0
     no difference    at most {GAP:g} points, or 0     lies within ±{GAP:g} points
     differs          at most {GAP:g} points, or 0     lies outside of ±{GAP:g} points
     inconclusive     any                        does none of these
     both at the bag  above {GAP:g} points, or +       says nothing: every model is
-                                                within {GAP:g} points of K = 1, which
-                                                sees no order
+                                                within {GAP:g} points of a bag of
+                                                symbols (K = 1: sees no order)
     too few seeds    any                        is of fewer than {SEEDS} seeds
     not run          any                        is missing
     (empty)          nobody predicted one       is not read
@@ -207,7 +210,7 @@ docs/claims.md says which models had not stopped learning.
 def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
     print(READ)
-    print(f"{'reading':18}{'here ± s.e.':20}paper\n")
+    print(f"{'reading':18}{'here ± s.e.':17}expected\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:
@@ -236,8 +239,8 @@ and what became of it. Four rows that had been taken out when their results were
 
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.
-- **paper**: the same difference in the paper's tables, at full size. Where a paper does not print all these
-  cells, it is what its sentence says: + or - for a direction, 0 for "no difference". Below "Ours" and
+- **expected**: the same difference in the paper's tables, at full size. Where a paper does not print all
+  these cells, it is what its sentence says: + or - for a direction, 0 for "no difference". Below "Ours" and
   "Controls" it is the direction that we predicted; the sizes that we predicted, and which of them failed,
   are in the notebook. Empty: nobody predicted anything.
 - **here ± s.e.**: ours and its standard error. Each cell is the mean of its first {SEEDS} seeds. A cell has
@@ -250,9 +253,10 @@ and what became of it. Four rows that had been taken out when their results were
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
-  They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
-  training (of SPT in that with labels). *bag*: at most {GAP:g} points above the bag of symbols, K = 1,
-  which sees no order. *nothing restored*: the pretraining learnt no more than the commonest symbol.
+  They change no reading. *rising*: not trained to its end; validation still gained more than 1 point in
+  the last fifth of the training (of SPT in that with labels). *bag*: at most {GAP:g} points above the bag of
+  symbols, K = 1, which sees no order. *nothing restored*: the pretraining learnt no more than the commonest
+  symbol.
 
 Our Image numbers are from a JPEG copy of CIFAR-10. Which row of A's Table 4 is "learned" and which has no
 techniques is our reading: our copy is scrambled. The other reading would turn the sign of one pair below."""
@@ -277,15 +281,18 @@ Accuracies are of the test set, in %: mean ± standard error (number of seeds); 
 number it is 3 seeds. Cost: of one run, on a CPU in time of one core where it was recorded."""
 
 
-def report_of(script, *flags):
+def report_of(script, *flags, figures=None):
     """What a script prints with --report of this repository's records, at 80 columns; not where its figures
-    and other tables are."""
+    and other tables are. figures: a folder, whose figures are drawn anew if the script draws them."""
     printed, usual = io.StringIO(), os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = "80"
     try:
         with tempfile.TemporaryDirectory() as out, contextlib.redirect_stderr(io.StringIO()):
             with contextlib.redirect_stdout(printed):
                 script.main(["--report", *flags, "--out", out])
+            for picture in Path(out).glob("*.png"):
+                if figures and (figures / picture.name).exists():
+                    shutil.copy(picture, figures)
     finally:
         os.environ.pop("COLUMNS") if usual is None else os.environ.update(COLUMNS=usual)
     lines = printed.getvalue().splitlines()
@@ -293,25 +300,27 @@ def report_of(script, *flags):
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
-def sections_of(script, *flags):
+def sections_of(script, *flags, figures=None):
     """The sections of a script's report that have a table, each from its heading on; the first with what
-    its words mean."""
-    found = re.split(r"^(?=### )", report_of(script, *flags), flags=re.MULTILINE)
+    its words mean. figures: see report_of."""
+    found = re.split(r"^(?=### )", report_of(script, *flags, figures=figures), flags=re.MULTILINE)
     found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
     if found and (legend := getattr(script, "LEGEND", "")):
         found[0] = found[0].replace("\n", f"\n\n{legend}", 1)
     return found
 
 
-def results_page():
-    """docs/results.md as text: rules without a network, networks at full size, the mini tier."""
+def results_page(figures=None):
+    """docs/results.md as text: rules without a network, networks at full size, the mini tier. figures: see
+    report_of."""
     parts = {head: [] for head in HEADS}
     rules, full, mini = parts.values()
     rules.append(floors.table(floors.floors()))
     for script in (*SCRIPTS, *RULES):
-        large = (text for text in sections_of(script) if records.TIERS["mini"] not in text.splitlines()[0])
+        large = sections_of(script, figures=figures)
+        large = (text for text in large if records.TIERS["mini"] not in text.splitlines()[0])
         (rules if script in RULES else full).extend(large)
-        mini += sections_of(script, "--mini")
+        mini += sections_of(script, "--mini", figures=figures)
     pages = [text for head, texts in parts.items() for text in (f"## {head}", *texts)]
     return "\n\n".join(["# Results", RESULTS, *pages]) + "\n"
 
@@ -323,7 +332,9 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
-    parser.add_argument("--write", action="store_true", help="write the two pages and the figure")
+    parser.add_argument(
+        "--write", action="store_true", help="write the two pages and the figures that need no model"
+    )
     common.print_anywhere()
     args = parser.parse_args(argv)
     with common.exit_cleanly():
@@ -338,9 +349,11 @@ def main(argv=None):
             print("\nThese are this repository's runs. For yours: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
-            (ROOT / "docs" / "results.md").write_text(results_page(), encoding="utf-8")
+            (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")
+            report_of(exp_ngrams, "--task", "text", figures=FIGURES)
+            floors.plot(floors.floors(), floors.FIGURE)
         if apart(pairs) and (args.write or args.out):
-            plot(apart(pairs), (args.out or records.RESULTS / "figures") / "claims-mini.png")
+            plot(apart(pairs), (args.out or FIGURES) / "claims-mini.png")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ FLOORS = {
     "pathfinder": {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "quarters"}},
     "listops": {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "known"}},
 }
+INPUTS = dict.fromkeys(("image", "pathfinder", "pathx"), "grey values as symbols")  # in paper A's scripts
 SHORT_TITLES = TITLES | dict(
     listops="List.", retrieval="Retr.", pathfinder="Pathf."
 )  # of tables with many columns

@@ -208,14 +208,14 @@ LEGEND = f"""\
                     A prints it with techniques
 """
 LEADS = {"what the techniques add": ("Transformer", "Transformer, no techniques")}
-LEADS["the same, paper A's MEGA"] = ("paper A's MEGA", "paper A's MEGA, no techniques")
+LEADS |= {f"the same, {model}": (model, f"{model}, no techniques") for model in ("MEGA", "paper A's MEGA")}
 
 
 def report(args):
     """Ours beside the paper's, and with --mini the figure."""
     records.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
-        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip
     if args.report and args.mini:
         plot_data(args)

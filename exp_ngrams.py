@@ -38,6 +38,8 @@ import data
 import listops
 import machine
 import records
+from exp_kernels import COLUMNS as COLUMNS3
+from exp_kernels import TABLE3
 from exp_locality import TABLE1, TASKS7
 from exp_spt import PAPER
 
@@ -68,6 +70,7 @@ TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
 LATER = {
     "A's convolution, K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
     "S4 (Gu et al.)":     PAPER["S4, from scratch"][:5],
+    "S4 (A's own)":         tuple(TABLE3["S4"][COLUMNS3.index(task)] for task in COLUMNS),
     "MEGA (Ma et al.)":   PAPER["MEGA (Ma et al.)"][:5],
     "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
 }
@@ -307,7 +310,7 @@ def timed(work, *values):
 
 def worth(line):
     """A record beside what is published: "ahead of 11 of 11 Transformers of LRA's table, S4 (86.82); ...".
-    Level is what lies within two standard errors of it."""
+    Level is what lies within two standard errors of the difference, if both have the error of this test."""
     if line["smoke"]:
         return "a smoke run: it works, the accuracy means nothing"
     if line["task"] not in COLUMNS or line["tier"] != "paper":
@@ -318,7 +321,7 @@ def worth(line):
     sides = {"ahead of": [f"{count} (best {max(theirs):.2f})"], "level with": [], "behind": []}
     for name, row in LATER.items():
         side = "ahead of" if row[at] < accuracy else "behind"
-        side = "level with" if abs(accuracy - row[at]) < 2 * error else side
+        side = "level with" if abs(accuracy - row[at]) < 2 * math.hypot(error, error) else side
         sides[side].append(f"{name} ({row[at]:.2f})")
     return "; ".join(f"{side} {', '.join(names)}" for side, names in sides.items() if names)
 
@@ -400,7 +403,7 @@ def report(args):
         print()
     of_tasks = records.grouped(as_published, lambda r: r["task"]).values()
     records.print_list(
-        "The best by validation (level: within two standard errors):",
+        "The best by validation (level: within two standard errors of the difference):",
         [line for group in of_tasks for line in best_of(group)],
     )
 
@@ -435,27 +438,30 @@ def best_of(group):
         yield f"{data.TITLES[best['task']]}: {best['row']} has {100 * best['test_acc']:.1f}; {worth(best)}."
 
 
-def drawn(found, x, by, least=1):
+def drawn(found, x, by, least=1, step=0.0):
     """(figure, [(a task's records, its panel)]): accuracy against r["cell"][x], a line a value of by that has
-    at least so many points."""
+    at least so many points, each so far right of the one before."""
     groups = list(records.grouped(found, lambda r: r["task"]).values())
     titles = [data.title_of(group[0]) for group in groups]
     size = (5, 3.6) if len(groups) > 1 else (8.5, 4.2)  # the legend needs the width
     figure, axes = records.panels(titles, size, columns=2)
     for group, axis in zip(groups, axes):
+        aside = 0.0
         for key, (label, style, colour) in LINES.items():
             chosen = [r for r in group if r["cell"][by] == key]
             chosen.sort(key=lambda r: r["cell"][x])
             if len(chosen) >= least:
                 look = dict(fmt=style, color=colour, markersize=4, label=label)
-                records.errorbars(axis, [r["cell"][x] for r in chosen], [[r] for r in chosen], **look)
+                places = [r["cell"][x] + aside for r in chosen]
+                records.errorbars(axis, places, [[r] for r in chosen], **look)
+                aside += step  # beside each other where they coincide
         axis.set_ylabel("test accuracy (%)")
     return figure, list(zip(groups, axes))
 
 
 def plot_lengths(found, path):
     """Accuracy against n; LRA's Transformers as a band, later models as lines with their names."""
-    figure, parts = drawn(found, "n", "weights")
+    figure, parts = drawn(found, "n", "weights", step=0.06)
     figure.suptitle("What do n-grams know, wherever they stand?")
     for (first, *_), axis in parts:
         task = first["task"]

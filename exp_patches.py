@@ -297,8 +297,9 @@ These are your runs, and this repository's of cells that you have not run.
     pool         averaged over all of the image, or over each of its quarters
     span         positions from a patch's first pixel to its last
     penalty      of the weights, chosen by validation
-    core s, GB   seconds of one core, with the features, which two pools share;
-                 peak memory
+    core s       seconds of one core; the features, which two pools share, count
+                 in both
+    GB           peak memory
 """
 
 

@@ -82,8 +82,8 @@ def report(args):
     """Ours beside the paper's."""
     records.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
-        short=data.SHORT_TITLES, floors=data.FLOORS, legend=records.TECHNIQUES, also={"multitask": rotary},
-        leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=records.TECHNIQUES,
+        also={"multitask": rotary}, leads=LEADS,
     )  # fmt: skip
 
 

@@ -252,6 +252,7 @@ Test accuracy in %: mean ± standard error (number of seeds). — = not run.
 
 {records.TECHNIQUES}\
     bag of symbols  K = 1: the model knows which symbols occur, not where
+    --stride S      re-orders every input: with 3 it reads ABCDEF as ADBECF
     16 apart        former neighbours stand 16 positions apart. In exchange
                     others come near: what was 256 / 16 apart stands side by
                     side. So at 64 apart a small kernel sees what was 4 apart.
@@ -305,8 +306,9 @@ def print_dial(name, tier, yours, ours):
                 table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
                 table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
                 records.show(["", *(words[s] for s in part)], table)
-            first = {row.label(not plain): group[0] for (row, _), group in reversed(cells.items())}
-            records.print_recipe({label: records.training_rows(r) for label, r in first.items()})
+            of_rows = {row.label(not plain): records.unchanged(group[0]) for (row, _), group in cells.items()}
+            of_task = [r for group in cells.values() for r in group]
+            records.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
             moved = [s for s in words if s != 1 and s not in data.ROTATED]
             table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
             table = [line for line in table if any(line[1:])]

@@ -1,8 +1,8 @@
 """Paper B, "Never Train from Scratch": self-pretraining (SPT). First a model restores the inputs of the
 task's own training set, then it learns their labels.
 
-    python exp_spt.py --task image --model s4 --mini                 11 minutes on one core: near 55 and 54 %
-    python exp_spt.py --task text --model rotary --objective none causal --mini    28 minutes: near 58, 72 %
+    python exp_spt.py --task image --model s4 --mini         11 minutes on one core: 55 % (none), 54 (masked)
+    python exp_spt.py --task text --model rotary --objective none causal --mini  28 minutes: 58, 72 % (causal)
     python exp_spt.py --task image --objective none masked causal    Table 1, Image: 42.44, causal 76.00
     python exp_spt.py --task all --model rotary s4                   Table 2 and Figure 1
     python exp_spt.py --task all --figure 3                          the runs behind one figure
@@ -764,7 +764,6 @@ Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). At th
 mini tier all columns of a row have the same number of steps.
 
     Transformer     with sinusoidal positions; "rotary": with rotary ones
-    Image           a grey value is a number (in paper A's scripts a symbol)
     scratch         trained on labels alone
     masked, causal  first SPT (self-pretraining), then labels; at the mini tier
                     half of the steps each
@@ -775,7 +774,7 @@ mini tier all columns of a row have the same number of steps.
     one way         the model reads in one direction
     16 apart        neighbours were moved so far, or anywhere (exp_range.py)
     M               millions of parameters (Table 9 and appendix C.1.2)
-    lr_pretrain     the learning rate of SPT
+    lr_pretrain     the learning rate of SPT; ssm_lr: of a state space's states
 """
 
 
@@ -817,7 +816,8 @@ def print_arms(whose, title, found):
     if found[0]["task"] not in MEAN_STD:
         unit = "symbols (a constant answer: in brackets)"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
-    records.print_recipe(recipe_rows(plain))
+    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
+    records.print_recipe(title, recipe_rows(cells), found, inputs)
     print_columns(f"What SPT restored, % of the {unit}:\n", plain, restored)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=records.naturally)):
@@ -830,21 +830,29 @@ def print_arms(whose, title, found):
     print_differences(title, cells)
 
 
+def both_halves(record):
+    """The rows of a record's training, its epochs with those of the pretraining."""
+    train, before = record["hp"].get("train", {}), record["hp"].get("pretrain")
+    if before is None:
+        return train
+    first = train | before  # which says what is different
+    epochs = {"epochs": train["epochs"] + first["epochs"]} if "epochs" in train else {}
+    return train | epochs | {"lr_pretrain": first.get("lr")}
+
+
 def recipe_rows(cells):
     """{label: what records.print_recipe reads}: a label for an arm, or for each of its columns where they
     differ. Epochs are of both halves."""
-    found = {}
-    for arm, columns in cells.items():
-        rows = {}
+    arms = {}
+    for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
+        plain = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
         for column, (first, *_) in columns.items():
-            one = rows[arm.with_column(column)] = records.training_rows(first)
-            if (before := first["hp"].get("pretrain")) is not None:
-                one["lr_pretrain"] = before.get("lr", one["lr"])
-                one["epochs"] += before.get("epochs", one["epochs"])
-        rows = {
-            label: {row: one.get(row) for row in records.RECIPE if one.get(row)}
-            for label, one in rows.items()
-        }
+            both = first | {"hp": {"train": both_halves(first)}}
+            for row, value in records.unchanged(both).items():
+                if value:
+                    plain.setdefault(arm._replace(changes="").with_column(column), {}).setdefault(row, value)
+    found = {}
+    for arm, rows in arms.items():
         together = {row: value for one in rows.values() for row, value in one.items()}
         agree = all(one.items() <= together.items() for one in rows.values())
         found |= {arm.label(): together} if agree else rows
@@ -1034,17 +1042,22 @@ def plot_small(found, path):
 
 
 def plot_starts(leads, title, path):
-    """Mini tier, of leads_of: how far the structured start is ahead of the random one, a line a training, the
-    largest of each model on top."""
+    """Mini tier, of leads_of: how far the structured start is ahead of the random one, a line a training, of
+    each model by the epochs of SPT."""
     rows = []
     for arm, column, *pair in leads:
-        words = "; ".join(filter(None, [arm.with_column(column), arm.changes]))
-        rows.append((-[*MODELS].index(arm.model), *records.difference(*pair), words))
+        (first, *_), model = pair[0], [*MODELS].index(arm.model)
+        total, labels = both_halves(first)["epochs"], first["hp"]["train"]["epochs"]
+        words = f"{COLUMNS[column]} SPT for {total - labels} of {total} epochs"
+        words = words if total > labels else f"no SPT, {total} epochs"
+        changed = records.in_words({k: v for k, v in first["changes"].items() if k != "epochs"})
+        words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
+        rows.append((-model, labels - total, -total, *records.difference(*pair), words))
     figure, (axis,) = records.panels(
         [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
     )
     rows.sort()
-    for y, (model, x, error, _) in enumerate(rows):
+    for y, (model, _, _, x, error, _) in enumerate(rows):
         axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=f"C{-model}")
     axis.axvline(0, color="black", linewidth=1)
     axis.set_yticks(range(len(rows)), [words for *_, words in rows], fontsize=8)
@@ -1190,8 +1203,8 @@ def make_parser():
     add("--model", choices=[*MODELS, "all"], metavar="MODEL",
         help=f"{', '.join(MODELS)} or all (default transformer)")
     add("--objective", choices=[*OBJECTIVES, "all"], metavar="O",
-        help=f"{', '.join(OBJECTIVES)} or all (default none masked). none: from scratch; none-causal: that "
-        "in one direction; multitask: both losses at once")
+        help=f"{', '.join(OBJECTIVES)} or all (default none masked). none: from scratch; none-causal: from "
+        "scratch, reading one way; multitask: both losses at once")
     add("--init", choices=[*INITS, "all"], metavar="I", help="structured (default), random: N(0, 0.1^2), all")
     group = parser.add_argument_group("of paper B's appendix, and ours")
     add = partial(group.add_argument, nargs="+")

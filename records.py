@@ -459,10 +459,11 @@ def difference(records, others):
 
 def lead(records, others, seeds=False):
     """ "+6.5 ± 0.7": how far one cell is ahead of another, in points; "+6.5 ± 0.7 (3)" with the smaller of
-    their numbers of seeds."""
-    points, error = difference(records, others)
-    n = f" ({min(len(records), len(others))})" if seeds else ""
-    return f"{signed(points)} ± {error:.1f}{n}"
+    their numbers of seeds; of one, "+6.5 (1)"."""
+    (points, error), n = difference(records, others), min(len(records), len(others))
+    if seeds:
+        return f"{signed(points)}{f' ± {error:.1f}' if n > 1 else ''} ({n})"
+    return f"{signed(points)} ± {error:.1f}"
 
 
 def signed(points):
@@ -599,7 +600,19 @@ TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini"
 
 
 def report(
-    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=None, legend=""
+    args,
+    script,
+    title,
+    tasks,
+    titles,
+    paper,
+    *,
+    also=None,
+    short=None,
+    floors=None,
+    inputs=None,
+    leads=None,
+    legend="",
 ):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -608,6 +621,7 @@ def report(
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
+    inputs          {task: how all models read an input, in words}, where the task's name does not say it
     leads           {name: (row, row)}: how far is the first ahead of the second?
     legend          what the names of rows mean
     """
@@ -622,7 +636,7 @@ def report(
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     print("Test accuracy in %: mean ± standard error (number of seeds); of one seed no")
     print("error is known. docs/claims.md says how errors are made. Cost: CPU time of a")
-    print("run; on a GPU, and where it was not recorded, time.\n" + (legend and f"\n{legend}"))
+    print("run; on a GPU, and where that was not recorded, wall time.\n" + (legend and f"\n{legend}"))
     tiers = tiers_of(args, *both)
     for tier in tiers:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
@@ -633,12 +647,21 @@ def report(
         if tier == "mini" and paper:
             print("Small data and small models: compare a number with other rows, and not with the")
             print("paper's at full size. What these runs say about the papers: python claims.py\n")
+        if tier == "reduced":
+            print("Fewer epochs or examples than in the paper, mostly one seed: too little to judge")
+            print("the paper by.\n")
         ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
         rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
-        for task in ran:
+        of_tasks = {task: [r for r in (*ours, *yours) if r["task"] == task] for task in ran}
+        said = (inputs or {}).get
+        for task, found in of_tasks.items():
             print_task(task, titles[task], tasks, tier, yours, ours, paper, rules.get(task, []))
-        for task in ran:
+            if any(not r["changes"] for r in found):
+                print_recipe(titles[task], recipe_rows(found), found, said(task))
+        for task, found in of_tasks.items():
             print_changed(task, titles[task], tasks, yours, ours, paper, tier)
+            if all(r["changes"] for r in found):
+                print_recipe(titles[task], recipe_rows(found), found, said(task))
         if full:
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
@@ -750,9 +773,10 @@ RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "bat
 RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}"}
 
 
-def print_recipe(rows):
-    """Print what the rows of a table were trained with, and in brackets what few of them have instead. rows:
-    {label: what RECIPE names of its recipe, as a record has it}."""
+def print_recipe(title, rows, found, inputs=None):
+    """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
+    that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
+    the models read an input, in words."""
     parts = []
     for row, text in RECIPE.items():
         values = {}
@@ -761,15 +785,35 @@ def print_recipe(rows):
                 values.setdefault(recipe[row], []).append(label)
         usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
         if usual:
-            others = [f"{value:g} for {'; '.join(values[value])}" for value in rest]
-            parts.append(text.format(usual) + (f" ({', '.join(others)})" if others else ""))
-    if parts:
-        print(textwrap.fill(f"Recipe: {', '.join(parts)}.", 80) + "\n")
+            others = [f"{value:g}: {'; '.join(values[value])}" for value in rest]
+            parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
+    if not parts:
+        return
+    words = f"Recipe, {title}: {', '.join([*parts, *filter(None, [inputs])])}."
+    if any(r["data"].get("official") is False for r in found):
+        words += " Not the official images."
+    tier, task = found[0]["tier"], found[0]["task"]
+    has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in found)
+    if tier == "mini" and not has_bag and (bag := bag_of(task)):
+        words += f" A bag of symbols (exp_locality.py, K=1), which sees no order, has {summary(bag)}."
+    print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
 
 
-def training_rows(record):
-    """What print_recipe reads of a record."""
-    return record["hp"].get("train", {}) | {"examples": record["data"].get("counts", {}).get("train")}
+def unchanged(record):
+    """What RECIPE names of a record's recipe, without what it changes of its table's."""
+    rows = record["hp"].get("train", {}) | {"examples": record["data"].get("counts", {}).get("train")}
+    other = {"limit": "examples", "steps": "epochs"}
+    changed = {other.get(row, row) for row in record["changes"]}
+    return {row: rows.get(row) for row in RECIPE if row not in changed}
+
+
+def recipe_rows(found):
+    """{label: what print_recipe reads} of some records of a task; those by the table's recipe come first."""
+    rows = {}
+    for r in sorted(found, key=lambda r: len(r["changes"])):
+        for row, value in unchanged(r).items():
+            rows.setdefault(r["row"], {}).setdefault(row, value)
+    return rows
 
 
 def print_task(task, title, tasks, tier, yours, ours, paper, floor):
@@ -784,14 +828,6 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     lines += baseline_rows([*here[0], *here[1]])
     lines += [[f"no network: {floor[0]['row']}", "", summary(floor), cost(floor), ""]] if floor else []
     print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
-    print_recipe({r["row"]: training_rows(r) for found in reversed(here) for r in best_rows(found)})
-    if any(r["data"].get("official") is False for found in here for r in found):
-        print(f"{title}: not the official images.\n")
-
-
-def best_rows(found):
-    """A record of each row of some records, of the recipe that counts."""
-    return [best_recipe(group)[0] for group in grouped(found, row_key).values()]
 
 
 def print_papers(rest, tasks, short, paper, rules):
@@ -908,7 +944,7 @@ def print_table(header, lines, notes=()):
 def baseline_rows(records):
     """What rules get that need no model, as far as the records say."""
     known = next((found for r in records if (found := r["data"].get("baselines"))), {})
-    names = {"majority": "majority class (training)", "root rule": "majority class per operation"}
+    names = {"majority": "commonest training label", "root rule": "the same of each operation"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
 

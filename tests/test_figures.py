@@ -140,16 +140,21 @@ def test_the_small_figure_has_an_arm_a_line_and_the_objectives_by_name(drawn):
 
 
 def test_the_figure_of_the_start_has_the_lead_of_each_training_with_a_twin(drawn):
-    """By hand: errors .490 (60 %), .458 (70 %) and .497 (55 %) points; the largest lead of a model on top."""
+    """By hand: errors .490 (60 %), .458 (70 %) and .497 (55 %) points; the fewest epochs of SPT on top."""
     s4 = Cell("s4", "masked")
     cells = [(s4, 0.6, {}), (s4._replace(init="random"), 0.55, {}), (s4._replace(share=0.9), 0.7, {})]
     cells += [(s4, 0.7, {"epochs": 9}), (s4._replace(init="random"), 0.6, {"epochs": 9})]
-    lines = [spt("image", cell, acc, tier="mini", changes=changes) for cell, acc, changes in cells]
+    half = {"train": {"epochs": 2}, "pretrain": {}}
+    longer = {"train": {"epochs": 1}, "pretrain": {"epochs": 8}}
+    lines = [
+        spt("image", cell, acc, tier="mini", changes=changes, hp=longer if changes else half)
+        for cell, acc, changes in cells
+    ]
     (axis,) = drawn(exp_spt.main, lines, "--mini")[-1].axes
-    names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == ["S4, masked", "S4, masked; 9 epochs"]
-    assert [bars.lines[0].get_xdata()[0] for bars in axis.containers] == pytest.approx([5, 10])
-    (ends,) = axis.containers[0].lines[2][0].get_segments()
+    names = [label.get_text() for label in axis.get_yticklabels()]  # from below
+    assert names == ["S4: masked SPT for 8 of 9 epochs", "S4: masked SPT for 2 of 4 epochs"]
+    assert [bars.lines[0].get_xdata()[0] for bars in axis.containers] == pytest.approx([10, 5])
+    (ends,) = axis.containers[1].lines[2][0].get_segments()
     assert ends[:, 0] == pytest.approx([5 - 0.698, 5 + 0.698], abs=1e-3)
 
 
