@@ -395,8 +395,8 @@ RANGED += [ranged("window", 8, "known", 0.9, 0.95, tier="mini", run="small")]
 
 
 def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, monkeypatch, capsys):
-    """And of a run that both have, yours. By hand: of 2,000 examples A's best, 62.90, has an error of 1.08, so
-    60.74 to 65.06 in training is level."""
+    """And of a run that both have, yours. By hand: A's best, 62.90 of 2,000 examples, has an error of 1.08,
+    so 60.74 to 65.06 in training is level."""
     figures, ours = {}, tmp_path / "ours"
     monkeypatch.setattr(records, "RESULTS", ours)
     monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.update({path.name: figure}))
