@@ -56,8 +56,8 @@ def all_pairs(printed, mini):
         ran = [key for key in table if len(mini.cells.get(key, ())) == SEEDS]
         for pair in itertools.combinations(ran, 2):
             one, other = sorted(pair, key=lambda key: -table[key][1])
-            if one[1] == other[1]:
-                words = f"{data.TITLES[one[1]]}: {table[one][0]} over {table[other][0]}"
+            if one.task == other.task:
+                words = f"{data.TITLES[one.task]}: {table[one][0]} over {table[other][0]}"
                 gap = round(table[one][1] - table[other][1], 2)
                 row = rule.Row((exp,), "", words, gap, "", ((1, one), (-1, other)))
                 found.setdefault(frozenset(pair), row)

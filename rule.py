@@ -50,6 +50,19 @@ CELLS = {  # {script: its tasks, its models, what each of its cells says, what s
 CHANGES = {*common.FLAGS, "limit", "technique", "lr_pretrain", "ssm_lr"}
 
 
+class Key(NamedTuple):
+    """What makes records one cell: the script and records.row_key."""
+
+    exp: str
+    task: str
+    model: str
+    cell: str  # what the record says, as JSON
+    changes: str  # the same; PLAIN_RECIPE: the table's own recipe
+
+
+PLAIN_RECIPE = "{}"
+
+
 class Row(NamedTuple):
     """A line of claims.tsv. Its third field is +, -, 0, a number of points or ?; it is empty where the papers
     print a number for every cell."""
@@ -59,15 +72,15 @@ class Row(NamedTuple):
     words: str
     expected: float | None  # points; infinite: a direction; None: nothing
     day: str
-    cells: tuple  # of (sign, key)
+    cells: tuple  # of (sign, Key)
 
 
 def key_of(record):
-    """What makes records one cell: the script and records.row_key. Table 4's rotary row is Table 2's row."""
+    """The Key of a record. Table 4's rotary row is Table 2's row."""
     if record["exp"] == "positional" and record["cell"].get("position") == "rotary":
         cell = {fact: value for fact, value in record["cell"].items() if fact != "position"}
         record = record | {"exp": "multitask", "cell": cell}
-    return record["exp"], *records.row_key(record)
+    return Key(record["exp"], *records.row_key(record))
 
 
 def facts(text):
@@ -146,18 +159,18 @@ SAME_CELL = {  # rows of a table that no record has as its label
 
 
 def printed_cells():
-    """{script: {key of a cell by its table's own recipe: (the paper's label, its accuracy in percent)}}"""
+    """{script: {Key of a cell by its table's own recipe: (the paper's label, its accuracy in percent)}}"""
     places, found = {}, {exp: {} for exp in TABLES}
     for r in records.published():
-        exp, _, model, cell, _ = key_of(r)
-        places[r["exp"], r["row"]] = exp, model, cell
+        key = key_of(r)
+        places[r["exp"], r["row"]] = key.exp, key.model, key.cell
     places |= SAME_CELL
     for exp, (table, columns) in TABLES.items():
         for label in (label for label in table if (exp, label) in places):
             script, model, cell = places[exp, label]
             for task, value in zip(columns, table[label]):
                 if isinstance(value, float):
-                    found[exp][script, task, model, cell, "{}"] = label, value
+                    found[exp][Key(script, task, model, cell, PLAIN_RECIPE)] = label, value
     return found
 
 
@@ -167,7 +180,7 @@ def in_paper(cells, printed):
     values = {key: value for table in printed.values() for key, (_, value) in table.items()}
     signs = collections.Counter()
     for sign, key in cells:
-        signs[(*key[:4], "{}")] += sign
+        signs[key._replace(changes=PLAIN_RECIPE)] += sign
     if not any(signs.values()) or not signs.keys() <= values.keys():
         return None
     return round(sum(sign * values[key] for key, sign in signs.items()), 2)
@@ -181,7 +194,7 @@ T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
 
 
 class Mini(NamedTuple):
-    cells: dict  # {key: the records of its first SEEDS seeds}
+    cells: dict  # {Key: the records of its first SEEDS seeds}
     curves: dict  # {run: the lines of its log}
 
 
@@ -213,7 +226,7 @@ def measure(cells, mini):
     parts = [(s, *records.mean_and_error(mini.cells[key])) for s, key in cells]
     points = 100 * sum(sign * mean for sign, mean, _ in parts)
     error = 100 * math.hypot(*(error for *_, error in parts))
-    df = max(1, min(records.pooled_variance("mini", key[1])[1] for _, key in cells))
+    df = max(1, min(records.pooled_variance("mini", key.task)[1] for _, key in cells))
     reach = error * T[max(known for known in T if known <= df)]
     return points, error, points - reach, points + reach
 
@@ -230,8 +243,8 @@ def read_interval(expected, low, high, at_bag=False):
 
 def at_bag(key, mini):
     """Whether a cell's mean is at most that of K = 1, which sees no order, plus GAP; K = 1 itself is not."""
-    bag = mini.cells.get(("locality", key[1], "conv", '{"kernel": 1}', "{}"))
-    if not bag or key not in mini.cells or key[2] == "bag" or json.loads(key[3]).get("kernel") == 1:
+    bag = mini.cells.get(Key("locality", key.task, "conv", '{"kernel": 1}', PLAIN_RECIPE))
+    if not bag or key not in mini.cells or key.model == "bag" or json.loads(key.cell).get("kernel") == 1:
         return False
     return records.mean_and_error(mini.cells[key])[0] <= records.mean_and_error(bag)[0] + GAP / 100
 
