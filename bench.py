@@ -38,7 +38,7 @@ import exp_kernels
 import exp_locality
 import exp_multitask
 import listops
-import records
+import tables
 
 CONV = {f"conv-{kernel}": kernel for kernel in exp_locality.KERNELS}
 MODELS = (*CONV, *exp_multitask.TABLES, *exp_kernels.TABLES)
@@ -241,7 +241,7 @@ def run_part(args):
                     f.write(json.dumps({"part": args.part} | where | row) + "\n")
     print(f"### {args.part}\n\n{', '.join(f'{key} {value}' for key, value in where.items())}\n")
     columns = dict.fromkeys(key for row in rows for key in row)
-    print(records.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
+    print(tables.markdown(columns, [[text(row.get(key)) for key in columns] for row in rows]) + "\n")
 
 
 def measured(model, name, amp, args):

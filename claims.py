@@ -33,6 +33,7 @@ import exp_spt
 import floors
 import records
 import rule
+import tables
 from machine import UserError
 from rule import BAG, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
@@ -84,7 +85,7 @@ def count_table(pairs):
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
         lines.append([name, len(part), *counts])
-    return records.markdown(["gap in the paper", "pairs", *kinds], lines)
+    return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
 
 
 def count(pairs, width):
@@ -115,15 +116,15 @@ def tally(judged, width):
         f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs, "
         "and of our competing guesses at most one can come true."
     )
-    table = records.markdown(["who expected it", "rows", *kinds, "not read"], lines)
+    table = tables.markdown(["who expected it", "rows", *kinds, "not read"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
-    "locality": ("A, Table 1: kernel sizes", records.ORANGE),
-    "multitask": ("A, Table 2: techniques", records.GREEN),
+    "locality": ("A, Table 1: kernel sizes", tables.ORANGE),
+    "multitask": ("A, Table 2: techniques", tables.GREEN),
     "kernels": ("A, Table 3: long kernels", "#CC79A7"),
-    "positional": ("A, Table 4: positions", records.BLUE),
+    "positional": ("A, Table 4: positions", tables.BLUE),
     "spt": ("B, all tables", "0.35"),
 }
 
@@ -131,10 +132,10 @@ LEGEND = {  # {script: how the figure calls its table; its colour}
 def plot(pairs, path):
     """The paper's gap against ours, a dot a pair; what has the opposite sign has its name. The paper's gap is
     positive, so of four quadrants there are two."""
-    figure, axis = records.pyplot().subplots(figsize=(9.2, 5.4), layout="constrained")
+    figure, axis = tables.pyplot().subplots(figsize=(9.2, 5.4), layout="constrained")
     end = 1.06 * max(pair.row.expected for pair in pairs)
     low, high = min(pair.numbers[2] for pair in pairs) - 2, max(pair.numbers[3] for pair in pairs) + 2
-    for ends, color in (((0, high), records.GREEN), ((low, 0), records.ORANGE)):
+    for ends, color in (((0, high), tables.GREEN), ((low, 0), tables.ORANGE)):
         axis.axhspan(*ends, color=color, alpha=0.07, linewidth=0)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.plot([0, end], [0, end], color="0.5", linewidth=0.8, linestyle="--", label="the same gap")
@@ -156,8 +157,8 @@ def plot(pairs, path):
     axis.set_title(
         "Two rows of the papers' tables, more than 2 points apart there: how far apart here?", fontsize=10
     )
-    records.legend_below(figure, [axis])
-    records.save_figure(figure, path)
+    tables.legend_below(figure, [axis])
+    tables.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ as text
@@ -171,8 +172,8 @@ def fields_of(judged):
     if judged.seeds:
         points, error, low, high = judged.numbers
         few = f" (n = {judged.seeds})" if judged.seeds < SEEDS else ""
-        here = f"{records.signed(points)} ± {error:.1f}{few}"
-        interval = f"{records.signed(low)} to {records.signed(high)}"
+        here = f"{tables.signed(points)} ± {error:.1f}{few}"
+        interval = f"{tables.signed(low)} to {tables.signed(high)}"
     directions = {None: "", math.inf: "+", -math.inf: "-", 0: "0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     return [judged.row.words, paper, here, interval, judged.reading, judged.marks]
@@ -222,7 +223,7 @@ def show_all(judged, pairs):
 
 
 def table_of(group):
-    return records.markdown(HEADER, map(fields_of, group))
+    return tables.markdown(HEADER, map(fields_of, group))
 
 
 SHORT = """\

@@ -29,6 +29,7 @@ import common
 import data
 import models
 import records
+import tables
 
 # fmt: off
 COLUMNS = ("image", "pathfinder", "text", "retrieval", "listops")
@@ -267,7 +268,7 @@ def run_cell(args, name, model, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=records.paper_number(TABLE3, row, COLUMNS, name),
+        paper=tables.paper_number(TABLE3, row, COLUMNS, name),
     )  # fmt: skip
 
 
@@ -359,7 +360,7 @@ def draw_kernels(args, name, title, panels):
     print(f"### Kernels, {title}\n")
     print("Share of the kernel's energy within k positions, in %. initial: before training,")
     print("the mean of all layers.\n")
-    records.show(["model", "", *(f"k={k}" for k in WITHIN)], rows)
+    tables.show(["model", "", *(f"k={k}" for k in WITHIN)], rows)
     row = math.isqrt(data.length(name, args.mini)) if name in ("image", "pathfinder") else None
     plot(drawn, title, row, args.out / f"kernels-{name}.png")
 
@@ -383,8 +384,8 @@ def plot(panels, heading, row, path):
     ours are logarithmic.
     """
     titles = [title for title, *_ in panels]
-    figure, axes = records.panels(titles, size=(4, 3), sharex=True, sharey=True)
-    floor, colours = 1, records.pyplot().get_cmap("plasma")
+    figure, axes = tables.panels(titles, size=(4, 3), sharex=True, sharey=True)
+    floor, colours = 1, tables.pyplot().get_cmap("plasma")
     for axis, (_, start, after) in zip(axes, panels):
         start, after = (np.array([peak for peak, _ in profiles]) for profiles in (start, after))
         first, *_ = axis.plot(start.T / start.max(), color="0.8", linewidth=1)
@@ -401,20 +402,20 @@ def plot(panels, heading, row, path):
         axis.set_xticks(ticks, [f"{k:,}" for k in ticks])
         axis.xaxis.set_tick_params(labelbottom=True)
         for k in (row, 2 * row) if row else ():
-            look = dict(color=records.ORANGE, alpha=0.25, linewidth=6, zorder=0)
+            look = dict(color=tables.ORANGE, alpha=0.25, linewidth=6, zorder=0)
             axis.axvline(k, label="one and two rows of the image", **look)
     axes[0].set_ylim(bottom=max(floor / 100, 1e-4))  # all panels share it
     axes[0].set_ylabel("largest weight at this distance")
     figure.suptitle(f"{heading}: how far the kernels reach (all channels, both directions)", fontsize=10)
-    records.legend_below(figure, axes)
-    records.save_figure(figure, path)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ command line
 
 
 LEGEND = f"""\
-{records.TECHNIQUES}\
+{tables.TECHNIQUES}\
     decay-none      linear attention that forgets nothing
     decay-fixed     it forgets by one learned number a head
     decay-rotary    the same, and its states rotate by learned angles
@@ -428,7 +429,7 @@ LEADS["decay-rotary over decay-fixed"] = ("decay-rotary", "decay-fixed")
 
 def report(args):
     """Ours beside the paper's."""
-    records.report(
+    tables.report(
         args, __file__, "Table 3: long kernels, free or not", COLUMNS, data.TITLES, TABLE3,
         short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip

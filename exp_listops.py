@@ -44,6 +44,7 @@ import data
 import listops
 import models
 import records
+import tables
 from exp_multitask import COLUMNS
 from exp_multitask import TABLE2 as PAPER_A
 from exp_spt import PAPER as PAPER_B
@@ -341,10 +342,10 @@ def report(args):
     """The rules, yours and this repository's beside the paper's, which are of the training examples."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp, data.TITLES)
+        return tables.compare(args, exp, data.TITLES)
     print(LEGEND)
     ranges = {}
-    tiers = records.tiers_of(args, *([r for r in found if r["exp"] == exp] for found in both))
+    tiers = tables.tiers_of(args, *([r for r in found if r["exp"] == exp] for found in both))
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -354,9 +355,9 @@ def report(args):
                 wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()
                 group = records.best_recipe([r for r in found if wanted <= r.items()])
                 train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
-                rows[-1].append(train + records.summary(group))
+                rows[-1].append(train + tables.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
-        records.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
+        tables.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
         if groups := range_groups(*both, tier):
             print_ranges(groups, tier)
             ranges[tier] = groups
@@ -369,12 +370,12 @@ def print_ranges(groups, tier):
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
 
     def numbers(group):
-        return f"{100 * train_accuracy(group):.2f} / {records.summary(group)}" if group else ""
+        return f"{100 * train_accuracy(group):.2f} / {tables.summary(group)}" if group else ""
 
     rows = []
     for rule, size in sorted({key[:2] for key in groups}, key=lambda key: (key[0] == "prefix", key[1])):
         rows.append([f"{rule} of {size:,}", *(numbers(groups.get((rule, size, sm))) for sm in SM)])
-    records.print_table(["train / test", *(f"SM {sm}" for sm in SM)], rows)
+    tables.print_table(["train / test", *(f"SM {sm}" for sm in SM)], rows)
     if tier == "paper":
         print_passes(groups)
 
@@ -399,9 +400,9 @@ def train_accuracy(group):
 
 
 NETWORKS = {  # test accuracies in percent
-    "A's best, a Transformer": records.paper_number(PAPER_A, "Transformer", COLUMNS, "listops"),
-    "S4": records.paper_number(PAPER_B, "S4, from scratch", TASKS_B, "listops"),
-    "MEGA": records.paper_number(PAPER_A, "MEGA, no techniques", COLUMNS, "listops"),
+    "A's best, a Transformer": tables.paper_number(PAPER_A, "Transformer", COLUMNS, "listops"),
+    "S4": tables.paper_number(PAPER_B, "S4, from scratch", TASKS_B, "listops"),
+    "MEGA": tables.paper_number(PAPER_A, "MEGA, no techniques", COLUMNS, "listops"),
 }
 
 
@@ -421,7 +422,7 @@ def print_passes(groups):
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
     heading = f"In training, beside {name} ({network:.2f} ± {error:.2f} on test); level: within 2 errors:"
-    records.print_list(heading, lines)
+    tables.print_list(heading, lines)
 
 
 # ------------------------------------------------------------------------------------------ the figures
@@ -433,7 +434,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
     """Bars (4, 10), a panel for each root operation, a bar for each label; `numbers` above them. A height
     that is no number has no bar."""
     titles = [f"root {operation}: {words}" for operation, words in zip(OPERATIONS, titles)]
-    figure, axes = records.panels(titles, size=(3.6, 3), sharey=True)
+    figure, axes = tables.panels(titles, size=(3.6, 3), sharey=True)
     for i, axis in enumerate(axes):
         hatch = ["//" if label == GREEDY[i] else "" for label in range(10)]
         style = dict(color=COLOURS[i], hatch=hatch, edgecolor="white", ecolor="0.2", capsize=2)
@@ -446,7 +447,7 @@ def four_panels(heights, titles, numbers, ylabel, title, path, errors=None):
         axis.margins(y=0.1)
     axes[0].set_ylabel(ylabel)
     figure.suptitle(f"{title} (numbers: examples; hatched: the commonest label of the root)")
-    records.save_figure(figure, path)
+    tables.save_figure(figure, path)
 
 
 def plot_labels(task, path):
@@ -461,7 +462,7 @@ def plot_labels(task, path):
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
     title = f"{name}, {(predicted == labels).mean():.1%} on test: gain over each root's commonest label"
-    figure, (axis,) = records.panels([title], size=(6.4, 3.6))
+    figure, (axis,) = tables.panels([title], size=(6.4, 3.6))
     for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation
         n = max(1, here.sum())
@@ -474,17 +475,17 @@ def plot_gain(roots, labels, predicted, name, path):
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
     axis.set(xlabel="root operation", ylabel="model − the root's commonest label (points)")
-    records.save_figure(figure, path)
+    tables.save_figure(figure, path)
 
 
-LOOKS = {"known": ("o-", records.BLUE), "guessed": ("s-", records.ORANGE)}  # SM
+LOOKS = {"known": ("o-", tables.BLUE), "guessed": ("s-", tables.ORANGE)}  # SM
 AXES = {"window": "W: symbols of an argument that is worked out", "prefix": "P: symbols that are seen"}
 
 
 def plot_ranges(groups, tier, path):
     """Test accuracy of windows and prefixes against their size; at full size published networks as lines."""
     rules = [rule for rule in SIZES if any(key[0] == rule for key in groups)]
-    figure, axes = records.panels([f"{rule} of {SIZES[rule]}" for rule in rules], size=(5, 4), sharey=True)
+    figure, axes = tables.panels([f"{rule} of {SIZES[rule]}" for rule in rules], size=(5, 4), sharey=True)
     for rule, axis in zip(rules, axes):
         for sm, (style, colour) in LOOKS.items():
             dots = sorted((key[1], group) for key, group in groups.items() if (key[0], key[2]) == (rule, sm))
@@ -495,7 +496,7 @@ def plot_ranges(groups, tier, path):
                     else "SM guessed: a random digit where it is the root"
                 )
                 look = dict(fmt=style, color=colour, markersize=4, label=words)
-                records.errorbars(axis, *zip(*dots), **look)
+                tables.errorbars(axis, *zip(*dots), **look)
         lines = NETWORKS if tier == "paper" else {}
         for (name, value), line in zip(lines.items(), ("-", "--", ":")):
             axis.axhline(value, color="0.4", linewidth=1, linestyle=line, label=f"{name}: {value:.2f}")
@@ -508,8 +509,8 @@ def plot_ranges(groups, tier, path):
     axes[0].set_ylabel("test accuracy (%)")
     size = "full size" if tier == "paper" else "mini tier"
     figure.suptitle(f"ListOps, {size}: how far must a rule see?", fontsize=11)
-    records.legend_below(figure, axes)
-    records.save_figure(figure, path)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 FEW = 10  # a share of fewer examples is no bar

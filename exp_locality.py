@@ -19,6 +19,7 @@ import common
 import data
 import models
 import records
+import tables
 
 # fmt: off
 # Table 7: the convolutional model. Columns in the paper's order.
@@ -107,7 +108,7 @@ def run_cell(args, name, kernel, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model="conv", cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=records.paper_number(TABLE1, row, TASKS7, name),
+        paper=tables.paper_number(TABLE1, row, TASKS7, name),
     )  # fmt: skip
 
 
@@ -121,22 +122,22 @@ def plot(args):
     wanted = dict(exp=records.experiment(__file__), tier="paper", changes={})
     found = [r for known in both for r in known if wanted.items() <= r.items() and [*r["cell"]] == ["kernel"]]
     titles = [f"{data.TITLES[name]} ({TABLE7['model']['depth'][i]} layers)" for i, name in enumerate(TASKS7)]
-    figure, axes = records.panels(titles, size=(3.2, 3.2), columns=5, sharex=True)
+    figure, axes = tables.panels(titles, size=(3.2, 3.2), columns=5, sharex=True)
     for i, (name, axis) in enumerate(zip(TASKS7, axes)):
         curve = {kernel: TABLE1[f"K={kernel}"][i] for kernel in KERNELS if f"K={kernel}" in TABLE1}
         axis.axhline(
-            TABLE1["MEGA (Ma et al.)"][i], color=records.GREY, linestyle=":", label="MEGA (Ma et al.)"
+            TABLE1["MEGA (Ma et al.)"][i], color=tables.GREY, linestyle=":", label="MEGA (Ma et al.)"
         )
-        axis.plot(curve.keys(), curve.values(), ".-", color=records.BLUE, label="paper A, Table 1")
+        axis.plot(curve.keys(), curve.values(), ".-", color=tables.BLUE, label="paper A, Table 1")
         if dots := records.grouped([r for r in found if r["task"] == name], lambda r: r["cell"]["kernel"]):
-            style = dict(fmt="o", color=records.ORANGE, label="ours, as the paper ran it", zorder=3)
-            records.errorbars(axis, list(dots), list(dots.values()), **style)
+            style = dict(fmt="o", color=tables.ORANGE, label="ours, as the paper ran it", zorder=3)
+            tables.errorbars(axis, list(dots), list(dots.values()), **style)
         axis.set(xscale="log", xlabel="kernel size K (positions)")
         axis.set_xticks(KERNELS, map(str, KERNELS))
         axis.minorticks_off()
     axes[0].set_ylabel("test accuracy (%)")
-    records.legend_below(figure, axes)
-    records.save_figure(figure, args.out / f"{records.experiment(__file__)}.png")
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, args.out / f"{records.experiment(__file__)}.png")
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -149,9 +150,9 @@ LEADS |= {f"what the techniques add to K={K}": (f"K={K}", f"K={K}, no techniques
 
 def report(args):
     """Ours beside the paper's, and the figure."""
-    records.report(
+    tables.report(
         args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=records.TECHNIQUES,
+        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=tables.TECHNIQUES,
         leads=LEADS,
     )  # fmt: skip
     if args.report and not args.mini:

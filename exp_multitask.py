@@ -23,6 +23,7 @@ import common
 import data
 import models
 import records
+import tables
 
 # fmt: off
 # Table 5: the Transformer. Columns in the paper's order, which is not that of its other tables.
@@ -164,7 +165,7 @@ def run_cell(args, name, model, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model=model, cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: build(task, recipe), loss_fn=common.multitask_loss,
-        paper=records.paper_number(TABLE2, row, COLUMNS, name),
+        paper=tables.paper_number(TABLE2, row, COLUMNS, name),
     )  # fmt: skip
 
 
@@ -185,23 +186,23 @@ def plot_data(args):
                 curves.setdefault(words, {})[n] = yours or ours
     if not curves:
         return
-    seeds = records.seeds_of([group for groups in curves.values() for group in groups.values()])
+    seeds = tables.seeds_of([group for groups in curves.values() for group in groups.values()])
     title = f"What shuffling gives (ListOps, mini tier, {STEPS:,} steps, {seeds})"
-    figure, (axis,) = records.panels([title], size=(6, 3.4))
-    for (words, groups), color in zip(curves.items(), (records.ORANGE, records.BLUE)):
-        records.errorbars(axis, list(groups), list(groups.values()), fmt="o-", color=color, label=words)
+    figure, (axis,) = tables.panels([title], size=(6, 3.4))
+    for (words, groups), color in zip(curves.items(), (tables.ORANGE, tables.BLUE)):
+        tables.errorbars(axis, list(groups), list(groups.values()), fmt="o-", color=color, label=words)
     axis.set(xscale="log", xlabel="unique training examples", ylabel="Transformer: test accuracy (%)")
     axis.set_xticks(EXAMPLES, [f"{n:,}" for n in EXAMPLES])
     axis.minorticks_off()
-    records.legend_below(figure, [axis])
-    records.save_figure(figure, args.out / "techniques-are-data-mini.png")
+    tables.legend_below(figure, [axis])
+    tables.save_figure(figure, args.out / "techniques-are-data-mini.png")
 
 
 # ------------------------------------------------------------------------------------------ command line
 
 
 LEGEND = f"""\
-{records.TECHNIQUES}\
+{tables.TECHNIQUES}\
     augment paper   A's own augmentation of Image, where the mini tier has flips
     MEGA            the block of Ma et al.; A prints it without techniques
     paper A's MEGA  the block of A's code, an attention behind a moving average;
@@ -213,7 +214,7 @@ LEADS |= {f"the same, {model}": (model, f"{model}, no techniques") for model in 
 
 def report(args):
     """Ours beside the paper's, and with --mini the figure."""
-    records.report(
+    tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip

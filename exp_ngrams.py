@@ -38,8 +38,7 @@ import data
 import listops
 import machine
 import records
-from exp_kernels import COLUMNS as COLUMNS3
-from exp_kernels import TABLE3
+import tables
 from exp_locality import TABLE1, TASKS7
 from exp_spt import PAPER
 
@@ -70,7 +69,6 @@ TRANSFORMERS = {name: PAPER[name][:5] for name in IN_B} | {
 LATER = {
     "A's convolution, K = 5": tuple(TABLE1["K=5"][TASKS7.index(task)] for task in COLUMNS),
     "S4 (Gu et al.)":     PAPER["S4, from scratch"][:5],
-    "S4 (A's own)":         tuple(TABLE3["S4"][COLUMNS3.index(task)] for task in COLUMNS),
     "MEGA (Ma et al.)":   PAPER["MEGA (Ma et al.)"][:5],
     "Transformer with SPT": PAPER["rotary Transformer, masked SPT"][:5],
 }
@@ -357,11 +355,11 @@ def readable(name, gram):
 
 # fmt: off
 LINES = {  # of the figures: {weights or n: (label, style, colour)}
-    "presence": ("which occur", "o-", records.BLUE),
-    "counts": ("how often", "s-", records.GREEN),
-    "bayes": ("Naive Bayes weights", "^-", records.ORANGE),
-    2: ("2 symbols, g apart", "o-", records.BLUE),
-    3: ("3 symbols, g apart", "^-", records.ORANGE),
+    "presence": ("which occur", "o-", tables.BLUE),
+    "counts": ("how often", "s-", tables.GREEN),
+    "bayes": ("Naive Bayes weights", "^-", tables.ORANGE),
+    2: ("2 symbols, g apart", "o-", tables.BLUE),
+    3: ("3 symbols, g apart", "^-", tables.ORANGE),
 }
 # fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
@@ -386,7 +384,7 @@ def report(args):
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
     found = [r for r in found if r["exp"] == records.experiment(__file__)]
     found = [r for r in found if (r["tier"] == "mini") == args.mini]
-    found.sort(key=lambda r: (TASKS.index(r["task"]), records.naturally(r["row"])))
+    found.sort(key=lambda r: (TASKS.index(r["task"]), tables.naturally(r["row"])))
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
     print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n\n{MEANING}")
@@ -402,7 +400,7 @@ def report(args):
         plot_gaps(plain, args.out / f"{name}-gap.png")
         print()
     of_tasks = records.grouped(as_published, lambda r: r["task"]).values()
-    records.print_list(
+    tables.print_list(
         "The best by validation (level: within two standard errors of the difference):",
         [line for group in of_tasks for line in best_of(group)],
     )
@@ -425,7 +423,7 @@ def print_task(group):
         rows.append([row, *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
     words = data.title_of(first), records.in_words(first["changes"]), kind_of(first["cell"])
     print(f"{', '.join(filter(None, words))}; majority class (test) {100 * first['chance']:.1f}:\n")
-    records.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
+    tables.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
 
@@ -444,7 +442,7 @@ def drawn(found, x, by, least=1, step=0.0):
     groups = list(records.grouped(found, lambda r: r["task"]).values())
     titles = [data.title_of(group[0]) for group in groups]
     size = (5, 3.6) if len(groups) > 1 else (8.5, 4.2)  # the legend needs the width
-    figure, axes = records.panels(titles, size, columns=2)
+    figure, axes = tables.panels(titles, size, columns=2)
     for group, axis in zip(groups, axes):
         aside = 0.0
         for key, (label, style, colour) in LINES.items():
@@ -453,7 +451,7 @@ def drawn(found, x, by, least=1, step=0.0):
             if len(chosen) >= least:
                 look = dict(fmt=style, color=colour, markersize=4, label=label)
                 places = [r["cell"][x] + aside for r in chosen]
-                records.errorbars(axis, places, [[r] for r in chosen], **look)
+                tables.errorbars(axis, places, [[r] for r in chosen], **look)
                 aside += step  # beside each other where they coincide
         axis.set_ylabel("test accuracy (%)")
     return figure, list(zip(groups, axes))
@@ -473,8 +471,8 @@ def plot_lengths(found, path):
             draw_published(axis, {name: row[at] for name, row in LATER.items()})
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
-    records.legend_below(figure, [axis for _, axis in parts])
-    records.save_figure(figure, path)
+    tables.legend_below(figure, [axis for _, axis in parts])
+    tables.save_figure(figure, path)
 
 
 def draw_published(axis, accuracies):
@@ -509,8 +507,8 @@ def plot_gaps(found, path):
         axis.set_xlabel(
             f"distance g of the symbols, 1: side by side ({LINES[group[0]['cell']['weights']][0]})"
         )
-    records.legend_below(figure, [axis for _, axis in parts])
-    records.save_figure(figure, path)
+    tables.legend_below(figure, [axis for _, axis in parts])
+    tables.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -34,6 +34,7 @@ import common
 import data
 import machine
 import records
+import tables
 from exp_locality import TABLE1, TASKS7
 from exp_ngrams import COLUMNS, TRANSFORMERS
 
@@ -323,7 +324,7 @@ def report(args):
         name = "-".join(["patches", *(wanted if len(wanted) < len(TASKS) else [])])
         plot(plain, args.out / f"{name}.png")
         print()
-    records.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
+    tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
 
 
 def in_order(record):
@@ -352,7 +353,7 @@ def print_task(group):
     tier = "mini tier" if best["tier"] == "mini" else ""
     print(", ".join(filter(None, [data.title_of(best), records.in_words(best["changes"]), tier])) + ":\n")
     header = ["patch, centres, pool", "span", "test ± s.e.", "val %", "penalty", "core s", "GB"]
-    records.show(header, rows)
+    tables.show(header, rows)
     if short := [r["row"] for r in group if not r["converged"]]:
         print(
             textwrap.fill(f"Not converged (the loss has a slope above {ENOUGH:g}): {'; '.join(short)}.", 80)
@@ -395,7 +396,7 @@ def convolutions_of(task):
     return {int(found[1]): TABLE1[row][TASKS7.index(task)] for row, found in rows.items() if found}
 
 
-COLOURS = {"all": records.BLUE, "quarters": records.ORANGE}
+COLOURS = {"all": tables.BLUE, "quarters": tables.ORANGE}
 MARKS = "os^Dv"  # of the numbers of centres
 TICKS = (5, 10, 25, 50, 100, 200, 400)
 
@@ -407,13 +408,13 @@ def plot(found, path):
     numbers = sorted({r["cell"]["centres"] for r in found})
     titles = [data.title_of(group[0]) for group in groups.values()]
     size = (6 if len(titles) > 1 else 9, 4.2)  # the legend needs its room
-    figure, axes = records.panels(titles, size=size, columns=2)
+    figure, axes = tables.panels(titles, size=size, columns=2)
     figure.suptitle("What does a bag of patches know, averaged over the image (all) or its quarters?")
     for (task, group), axis in zip(groups.items(), axes):
         for (pool, centres), line in lines_of(group).items():
             look = dict(color=COLOURS[pool], markerfacecolor="white" if centres > numbers[0] else None)
             mark = MARKS[numbers.index(centres) % len(MARKS)]
-            records.errorbars(
+            tables.errorbars(
                 axis, list(line), list(line.values()), fmt=f"{mark}-", zorder=3, **look,
                 label=f"patches, {centres:,} centres, {pool}",
             )  # fmt: skip
@@ -425,19 +426,19 @@ def plot(found, path):
             band, convolutions = transformers(task), convolutions_of(task)
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
             x = [2 * LAYERS * (kernel // 2) + 1 for kernel in convolutions]
-            look = dict(color=records.GREEN, linewidth=1, label="paper A's convolutions, Table 1")
+            look = dict(color=tables.GREEN, linewidth=1, label="paper A's convolutions, Table 1")
             axis.plot(x, convolutions.values(), "x--", **look)
             for kernel, at in zip(convolutions, x):
                 place = at, convolutions[kernel]
-                axis.annotate(f"K={kernel}", place, (0, 6), color=records.GREEN, fontsize=7, **names)
-        axis.axhline(100 * group[0]["chance"], color=records.GREY, linestyle=":", label="chance")
+                axis.annotate(f"K={kernel}", place, (0, 6), color=tables.GREEN, fontsize=7, **names)
+        axis.axhline(100 * group[0]["chance"], color=tables.GREY, linestyle=":", label="chance")
         axis.set(xscale="log", xlabel="positions from the first pixel seen to the last")
         axis.set_xticks(TICKS, map(str, TICKS))
         axis.minorticks_off()
         axis.margins(y=0.12)
     axes[0].set_ylabel("test accuracy (%)")
-    records.legend_below(figure, axes)
-    records.save_figure(figure, path)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 def lines_of(group):

@@ -22,6 +22,7 @@ import common
 import data
 import models
 import records
+import tables
 from exp_multitask import COLUMNS, MINI, SMOKE, TABLE5, TASKS5  # the Transformer: its parent, one row changed
 
 POSITIONS = ("rotary", "rotary-heads", "sinusoidal", "learned", "none")
@@ -56,7 +57,7 @@ def run_cell(args, name, position, seed):
     records.run_cell(
         args, __file__, row=row, task=task, model="transformer", cell=cell, hp=recipe, table=table, seed=seed,
         build=lambda: models.SequenceModel(**recipe["model"], **task.sizes), loss_fn=common.multitask_loss,
-        paper=records.paper_number(TABLE4, row, COLUMNS, name),
+        paper=tables.paper_number(TABLE4, row, COLUMNS, name),
     )  # fmt: skip
 
 
@@ -80,9 +81,9 @@ LEADS = {f"rotary over {other}": ("rotary", other) for other in ("sinusoidal", "
 
 def report(args):
     """Ours beside the paper's."""
-    records.report(
+    tables.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=records.TECHNIQUES,
+        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=tables.TECHNIQUES,
         also={"multitask": rotary}, leads=LEADS,
     )  # fmt: skip
 

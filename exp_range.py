@@ -31,6 +31,7 @@ import exp_multitask
 import exp_positional
 import models
 import records
+import tables
 
 TASKS = ("text", "image", "listops", "retrieval", "pathfinder")
 STRIDES = (1, 4, 16, 64, "random")
@@ -172,17 +173,17 @@ def measure(args, name):
             if kind != "shuffled":
                 style, label = (".-", row) if kind == "trained" else (":", None)
                 y = sizes / max(sizes.max(), 1e-300)
-                axis.plot(distances, y, style, color=records.colour(r["model"], r["cell"], i), label=label)
+                axis.plot(distances, y, style, color=tables.colour(r["model"], r["cell"], i), label=label)
     print(f"### Range of trained models, {title}\n")
-    print(records.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
+    print(tables.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
     axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
     axis.set(xlabel="distance of two positions (symbols)", ylabel="interaction / its maximum")
-    records.legend_below(figure, [axis])
-    records.save_figure(figure, args.out / f"range-{name}.png")
+    tables.legend_below(figure, [axis])
+    tables.save_figure(figure, args.out / f"range-{name}.png")
 
 
 def axes(title):
-    figure, axis = records.pyplot().subplots(figsize=(9, 4.8), layout="constrained")
+    figure, axis = tables.pyplot().subplots(figsize=(9, 4.8), layout="constrained")
     axis.set_title(title)
     axis.grid(alpha=0.3)
     return figure, axis
@@ -229,28 +230,28 @@ class Row(NamedTuple):
 def of_the_dial(found):
     """{(task, tier): {(Row, order): records}} of some records: the dial's own and, of a row that was dialled,
     the other scripts' at s = 1."""
-    exp, tables, known = records.experiment(__file__), {}, []
+    exp, dials, known = records.experiment(__file__), {}, []
     for r in found:
         if r["exp"] in (exp, *ALSO):
             train = {"stride": 1} | r["hp"]["train"]  # only our own records say it
             known.append(r | {"hp": r["hp"] | {"train": train}})
     for r in records.rows_of(known, exp, ALSO):
-        cells = tables.setdefault((r["task"], r["tier"]), {})
+        cells = dials.setdefault((r["task"], r["tier"]), {})
         cells.setdefault((Row.of(r), r["cell"]["stride"]), []).append(r)
-    for place, cells in tables.items():
+    for place, cells in dials.items():
         dialled = {row for (row, _), group in cells.items() if any(r["exp"] == exp for r in group)}
         inside = [cell for cell in cells if cell[0] in dialled]
         inside.sort(
-            key=lambda cell: (cell[0].model not in ("bag", "conv"), records.naturally(cell[0].label()))
+            key=lambda cell: (cell[0].model not in ("bag", "conv"), tables.naturally(cell[0].label()))
         )
-        tables[place] = {cell: records.best_recipe(cells[cell]) for cell in inside}
-    return tables
+        dials[place] = {cell: records.best_recipe(cells[cell]) for cell in inside}
+    return dials
 
 
 LEGEND = f"""\
 Test accuracy in %: mean ± standard error (number of seeds). — = not run.
 
-{records.TECHNIQUES}\
+{tables.TECHNIQUES}\
     bag of symbols  K = 1: the model knows which symbols occur, not where
     --stride S      re-orders every input: with 3 it reads ABCDEF as ADBECF
     16 apart        former neighbours stand 16 positions apart. In exchange
@@ -265,9 +266,9 @@ def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
-        return records.compare(args, exp, data.TITLES)
+        return tables.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
-    tiers = records.tiers_of(args, *([{"tier": tier} for _, tier in cells] for cells in (yours, ours)))
+    tiers = tables.tiers_of(args, *([{"tier": tier} for _, tier in cells] for cells in (yours, ours)))
     print(LEGEND)
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
@@ -280,7 +281,7 @@ def report(args):
         print(f"no run of {exp} here yet; train one first")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
-    records.print_mini_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
+    tables.print_mini_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
 
 
 def orders_in_words(name, tier, *both):
@@ -303,24 +304,24 @@ def print_dial(name, tier, yours, ours):
             print(f"{whose}{words_too}. --stride S: {L} / S apart:\n")
             each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
             for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
-                table = [[records.summary(cells.get((row, s), [])) for s in part] for row in rows]
+                table = [[tables.summary(cells.get((row, s), [])) for s in part] for row in rows]
                 table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
-                records.show(["", *(words[s] for s in part)], table)
-            of_rows = {row.label(not plain): records.unchanged(group[0]) for (row, _), group in cells.items()}
+                tables.show(["", *(words[s] for s in part)], table)
+            of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
             of_task = [r for group in cells.values() for r in group]
-            records.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
+            tables.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
             moved = [s for s in words if s != 1 and s not in data.ROTATED]
             table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
             table = [line for line in table if any(line[1:])]
             if table:
                 print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
-                records.print_table(["", *(words[s] for s in moved)], table)
+                tables.print_table(["", *(words[s] for s in moved)], table)
 
 
 def plot_dial(name, tier, yours, ours, path):
     """The figure of one task: this repository's runs as lines, yours as crosses."""
     words = orders_in_words(name, tier, yours, ours)
-    how = f"{records.TIERS[tier]}, {records.seeds_of([*yours.values(), *ours.values()])}"
+    how = f"{records.TIERS[tier]}, {tables.seeds_of([*yours.values(), *ours.values()])}"
     figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
     drawn = [s for s in words if s not in data.ROTATED]
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
@@ -330,7 +331,7 @@ def plot_dial(name, tier, yours, ours, path):
                 groups = [cells[row, drawn[at]] for at in x]
                 y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                 style = dict(
-                    color=records.colour(row.model, {"kernel": row.kernel}, i), label=row.label(False) + whose
+                    color=tables.colour(row.model, {"kernel": row.kernel}, i), label=row.label(False) + whose
                 )
                 axis.errorbar(x, y, yerr=error, fmt=marker, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
@@ -339,14 +340,14 @@ def plot_dial(name, tier, yours, ours, path):
     axis.set_xticks(range(len(drawn)), [words[s] + near.get(s, "") for s in drawn])
     axis.set_xlabel("how far apart former neighbours lie (4 → 1: what was 4 apart lies side by side)")
     axis.set_ylabel("test accuracy (%) and its standard error")
-    records.legend_below(figure, [axis])
-    records.save_figure(figure, path)
+    tables.legend_below(figure, [axis])
+    tables.save_figure(figure, path)
 
 
 def losses(row, cells, orders):
     """["-15.6 ± 0.8", ...]: what a model gains by each order over the task's own; "" where one is missing."""
     known = [{(row, s), (row, 1)} <= cells.keys() for s in orders]
-    return [records.lead(cells[row, s], cells[row, 1]) if ok else "" for s, ok in zip(orders, known)]
+    return [tables.lead(cells[row, s], cells[row, 1]) if ok else "" for s, ok in zip(orders, known)]
 
 
 # ------------------------------------------------------------------------------------------ command line

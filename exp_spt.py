@@ -37,6 +37,7 @@ import common
 import data
 import models
 import records
+import tables
 from machine import UserError
 
 # fmt: off
@@ -574,7 +575,7 @@ def paper_trainings(name, cell):
     return pretraining, finetuning
 
 
-def tables(name, cell, mini):
+def both_recipes(name, cell, mini):
     """The two recipes of a cell as the tables have them: of the pretraining, and of the fine-tuning, which is
     the only training from scratch."""
     model = common.column(MODELS[cell.model], TASKS, name)["model"]
@@ -600,11 +601,11 @@ def tables(name, cell, mini):
 def recipe(args, name, cell, task=None):
     """The recipes of a cell: of the pretraining, or None; of the fine-tuning or the only training, which says
     in "pretrain" what is different in the pretraining. task: its data, for the length."""
-    pretraining, finetuning = tables(name, cell, args.mini)
+    pretraining, finetuning = both_recipes(name, cell, args.mini)
     share = MINI_SHARE if cell.share is None and (args.mini or args.steps) else cell.share
     if share is not None and (args.epochs or args.steps or args.limit):
         # A total of ours: equal batches make it equally many steps in every arm.
-        _, scratch = tables(name, cell._replace(objective="none"), args.mini)
+        _, scratch = both_recipes(name, cell._replace(objective="none"), args.mini)
         for training in (pretraining, finetuning):
             training["train"]["batch_size"] = scratch["train"]["batch_size"]
     others = argparse.Namespace(**vars(args) | {"lr": args.lr_pretrain, "epochs": args.epochs_pretrain})
@@ -785,9 +786,9 @@ def report(args):
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
     if args.against:
-        return records.compare(args, exp, data.TITLES)
+        return tables.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    tiers = records.tiers_of(args, *both)
+    tiers = tables.tiers_of(args, *both)
     print(LEGEND)
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
@@ -801,8 +802,8 @@ def report(args):
             print_papers(both, names)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
-    records.print_mini_elsewhere(args, __file__, tiers, both[1])
-    print(records.unfinished(args.out, exp), end="")
+    tables.print_mini_elsewhere(args, __file__, tiers, both[1])
+    print(tables.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names, tiers)
 
@@ -817,16 +818,16 @@ def print_arms(whose, title, found):
         unit = "symbols (a constant answer: in brackets)"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
     inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
-    records.print_recipe(title, recipe_rows(cells), found, inputs)
+    tables.print_recipe(title, recipe_rows(cells), found, inputs)
     print_columns(f"What SPT restored, % of the {unit}:\n", plain, restored)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
-    for words in filter(None, sorted(by_words, key=records.naturally)):
+    for words in filter(None, sorted(by_words, key=tables.naturally)):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
         rows = [[a.with_column(c), accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
-        lines += records.under(words, rows)
+        lines += tables.under(words, rows)
     if lines:
         print(f"{whose}, {title}, changed recipe:\n")
-        records.print_table(["", "accuracy", "restored"], lines)
+        tables.print_table(["", "accuracy", "restored"], lines)
     print_differences(title, cells)
 
 
@@ -841,14 +842,14 @@ def both_halves(record):
 
 
 def recipe_rows(cells):
-    """{label: what records.print_recipe reads}: a label for an arm, or for each of its columns where they
+    """{label: what tables.print_recipe reads}: a label for an arm, or for each of its columns where they
     differ. Epochs are of both halves."""
     arms = {}
     for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
         plain = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
         for column, (first, *_) in columns.items():
             both = first | {"hp": {"train": both_halves(first)}}
-            for row, value in records.unchanged(both).items():
+            for row, value in tables.unchanged(both).items():
                 if value:
                     plain.setdefault(arm._replace(changes="").with_column(column), {}).setdefault(row, value)
     found = {}
@@ -862,7 +863,7 @@ def recipe_rows(cells):
 def cells_of(found):
     """{arm: {column: its records by the best recipe}} of some records, in the order of the tables."""
     arms = records.grouped(found, Arm.of)
-    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), records.naturally(arm.label())))
+    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), tables.naturally(arm.label())))
     cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
     return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
 
@@ -903,13 +904,13 @@ def print_differences(title, cells):
         ("structured start over random", leads_of(cells)),
     ):
         by_words = records.grouped(found, lambda difference: difference[0].changes)
-        for words in sorted(by_words, key=records.naturally):
+        for words in sorted(by_words, key=tables.naturally):
             rows = []
             for arm, column, *pair in by_words[words]:
-                rows.append([arm.with_column(column), records.lead(*pair, seeds=True)])
-            lines += records.under(", ".join(filter(None, [heading, words])), rows)
+                rows.append([arm.with_column(column), tables.lead(*pair, seeds=True)])
+            lines += tables.under(", ".join(filter(None, [heading, words])), rows)
     if lines:
-        records.print_table([f"{title}, in points", "at equal steps"], lines)
+        tables.print_table([f"{title}, in points", "at equal steps"], lines)
 
 
 def print_columns(heading, cells, text):
@@ -920,7 +921,7 @@ def print_columns(heading, cells, text):
     if rows:
         print(heading)
         lines = [[arm.label(), *(row.get(column, "") for column in columns)] for arm, row in rows.items()]
-        records.show(["", *(COLUMNS[column] for column in columns)], lines)
+        tables.show(["", *(COLUMNS[column] for column in columns)], lines)
 
 
 def column_of(record):
@@ -930,7 +931,7 @@ def column_of(record):
 
 def accuracy(group):
     """ "59.2 ± 0.9", or "59.2 (1)" of another number of seeds than three."""
-    return records.summary(group).removesuffix(" (3)") if group else ""
+    return tables.summary(group).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
@@ -964,16 +965,16 @@ def print_papers(both, names):
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
-            lines = [[row, *(records.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
+            lines = [[row, *(tables.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[in_short(row), *values] for row, *values in lines if any(values)]
-            rules = {task: records.floor_of(known, task, data.FLOORS) for task in shown}
-            lines += records.floor_lines(shown, rules)
-            records.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
+            rules = {task: tables.floor_of(known, task, data.FLOORS) for task in shown}
+            lines += tables.floor_lines(shown, rules)
+            tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
             print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
-            records.print_averages(tasks, *both, paper)
+            tables.print_averages(tasks, *both, paper)
         print(NOTES)
 
 
@@ -1012,14 +1013,14 @@ def plot_small(found, path):
     """Mini tier, from the records of each row: a panel a task, a line a model that was trained in two ways or
     more, with its accuracy from scratch (grey) and with each objective. Dashed: a bag of symbols, from
     exp_locality's K = 1."""
-    colours = dict(none=records.GREY, masked=records.BLUE, causal=records.ORANGE, multitask=records.GREEN)
+    colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE, multitask=tables.GREEN)
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
     by_arm = records.grouped(found, lambda group: (group[0]["task"], Arm.of(group[0])))
     compared = [group for groups in by_arm.values() if len(groups) > 1 for group in groups]
     if not compared:
         return
     tasks = records.grouped(compared, lambda group: group[0]["task"])
-    figure, axes = records.panels([data.TITLES[task] for task in tasks], size=(5.2, 4.2))
+    figure, axes = tables.panels([data.TITLES[task] for task in tasks], size=(5.2, 4.2))
     for (task, groups), axis in zip(tasks.items(), axes):
         arms = sorted({Arm.of(group[0]) for group in groups}, key=lambda arm: arm.label(), reverse=True)
         for group in groups:
@@ -1028,17 +1029,17 @@ def plot_small(found, path):
             words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
             style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
             axis.errorbar(x, y - places[objective], xerr=error, **style)
-        if bag := records.bag_of(task):
-            look = records.BAG | {"label": "a bag of symbols (K = 1, by exp_locality.py's recipe)"}
+        if bag := tables.bag_of(task):
+            look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_locality.py's recipe)"}
             axis.axvline(100 * records.mean_and_error(bag)[0], **look)
         axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(arms) - 0.4))
         axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_yticks(range(len(arms)), [arm.label(full=True).replace(", ", ",\n", 1) for arm in arms])
     figure.suptitle(
-        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {records.seeds_of(compared)})"
+        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {tables.seeds_of(compared)})"
     )
-    records.legend_below(figure, axes)
-    records.save_figure(figure, path)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 def plot_starts(leads, title, path):
@@ -1053,7 +1054,7 @@ def plot_starts(leads, title, path):
         changed = records.in_words({k: v for k, v in first["changes"].items() if k != "epochs"})
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
         rows.append((-model, labels - total, -total, *records.difference(*pair), words))
-    figure, (axis,) = records.panels(
+    figure, (axis,) = tables.panels(
         [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
     )
     rows.sort()
@@ -1062,20 +1063,20 @@ def plot_starts(leads, title, path):
     axis.axvline(0, color="black", linewidth=1)
     axis.set_yticks(range(len(rows)), [words for *_, words in rows], fontsize=8)
     axis.set_xlabel("lead of the structured start over the random one (points)")
-    records.save_figure(figure, path)
+    tables.save_figure(figure, path)
 
 
 def plot(found, path):
     """Figures 1, 2, 3 and 5 from {(task, row): records} of the paper's budget; 4 is exp_kernels'."""
-    figure, axes = records.pyplot().subplots(1, 5, figsize=(26, 4.5), layout="constrained")
+    figure, axes = tables.pyplot().subplots(1, 5, figsize=(26, 4.5), layout="constrained")
     plot_bars(axes[0], found)
     plot_fractions(axes[1], axes[2], found)
     plot_training(axes[3], found, "text", "l1")
     plot_training(axes[4], found, "image", "ce")  # its pixels restored as classes
     for axis in axes:
         axis.grid(alpha=0.3)
-    records.legend_below(figure, axes)
-    records.save_figure(figure, path)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 def average(found, names, row):
@@ -1092,9 +1093,9 @@ def plot_bars(axis, found):
         rows = [Cell(model, objective, init).row() for objective in ("none", "masked")]
         bars[f"{NAMES[model]},\n{init}"] = TASKS4, rows
     for x, (names, rows) in enumerate(bars.values()):
-        for at, row, colour in zip((x - 0.2, x + 0.2), rows, (records.GREY, records.BLUE)):
+        for at, row, colour in zip((x - 0.2, x + 0.2), rows, (tables.GREY, tables.BLUE)):
             axis.bar(at, MEANS[names].get(row, math.nan), 0.36, color=colour)
-            axis.plot(at, average(found, names, row), "o", color=records.ORANGE)
+            axis.plot(at, average(found, names, row), "o", color=tables.ORANGE)
     axis.set(title="Figures 1, 2: from scratch, after SPT; dots: ours", ylim=(40, 100))
     axis.set_ylabel("mean test accuracy (%)")
     axis.set_xticks(range(len(bars)), bars)
@@ -1102,7 +1103,7 @@ def plot_bars(axis, found):
 
 def plot_fractions(accuracy, gain, found):
     """Figure 3: S4 trained on few examples, from scratch and after SPT, and the relative gain."""
-    for name, colour in zip(DATA_SCALE, (records.BLUE, records.ORANGE)):
+    for name, colour in zip(DATA_SCALE, (tables.BLUE, tables.ORANGE)):
         lines = {}
         for objective, style in (("none", "o--"), ("masked", "o-")):
             rows = [Cell("s4", objective, fraction=f).row() for f in FRACTIONS]
@@ -1120,11 +1121,11 @@ def plot_training(axis, found, name, loss):
     """Figure 5: training accuracy of the Transformer against epochs, 40 % of them for the pretraining."""
     curves = []
     if alone := found.get((name, Cell("transformer", "none", share=0.0).row())):
-        curves.append((1, alone[0]["train_curve"], "--", records.BLUE, "labels from scratch"))
+        curves.append((1, alone[0]["train_curve"], "--", tables.BLUE, "labels from scratch"))
     if spt := found.get((name, Cell("transformer", "masked", share=0.4, image_loss=loss).row())):
         first = spt[0]["pretraining"]["train_curve"]
-        curves.append((1, first, "-", records.ORANGE, "restoring masked symbols"))
-        curves.append((1 + len(first), spt[0]["train_curve"], "-", records.BLUE, "fine-tuning"))
+        curves.append((1, first, "-", tables.ORANGE, "restoring masked symbols"))
+        curves.append((1 + len(first), spt[0]["train_curve"], "-", tables.BLUE, "fine-tuning"))
     for start, curve, style, colour, words in curves:
         epochs = range(start, start + len(curve))
         axis.plot(epochs, [100 * y for y in curve], style, color=colour, label=words)

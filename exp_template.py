@@ -14,6 +14,7 @@ import common
 import data
 import models
 import records
+import tables
 
 
 class RunningMean(torch.nn.Module):
@@ -69,7 +70,7 @@ def main(argv=None):
     with common.exit_cleanly():
         if not args.report:
             records.run_cells(args, [(name,) for name in common.chosen(args.task, TASKS)], run_cell)
-        records.report(args, __file__, "Running mean", TASKS, {"majority": "Majority"}, paper={})
+        tables.report(args, __file__, "Running mean", TASKS, {"majority": "Majority"}, paper={})
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import data
 import exp_spt
 import records
 import rule
+import tables
 from exp_ngrams import COLUMNS, TRANSFORMERS
 
 GUESSING = data.FLOORS["listops"]["cell"] | {"sm": "guessed"}  # the sums, as A's models do
@@ -34,16 +35,16 @@ HEADER = ["task", "rule without a network", "accuracy", "LRA's Transformers", "S
 def published(task):
     """Accuracies in percent that the papers print: (LRA's Transformers (11,), S4, the best of all tables)."""
     at = COLUMNS.index(task)
-    best = [records.paper_number(table, row, tasks, task)
+    best = [tables.paper_number(table, row, tasks, task)
             for table, tasks in rule.TABLES.values() if task in tasks for row in table]  # fmt: skip
-    s4 = records.paper_number(exp_spt.PAPER, "S4, from scratch", exp_spt.TASKS, task)
+    s4 = tables.paper_number(exp_spt.PAPER, "S4, from scratch", exp_spt.TASKS, task)
     return [row[at] for row in TRANSFORMERS.values()], s4, max(x for x in best if isinstance(x, float))
 
 
 def floors():
     """[(task, the rule in words, its record)], in the order of ROWS; without those that have no record."""
     known = records.published()
-    found = [(task, words, records.floor_of(known, task, {task: has})) for task, words, has in ROWS]
+    found = [(task, words, tables.floor_of(known, task, {task: has})) for task, words, has in ROWS]
     return [(task, words, group[0]) for task, words, group in found if group]
 
 
@@ -63,7 +64,7 @@ def rows_of(found):
 
 def table(found):
     """The table as Markdown."""
-    return records.markdown(HEADER, list(rows_of(found)))
+    return tables.markdown(HEADER, list(rows_of(found)))
 
 
 def listed(found):
@@ -79,19 +80,19 @@ def listed(found):
 
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band, its rules, S4, and the papers' best."""
-    figure, (axis,) = records.panels(["What rules without a neural network know, at full size"], (8, 4.4))
+    figure, (axis,) = tables.panels(["What rules without a neural network know, at full size"], (8, 4.4))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
         band, s4, best = published(task)
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
                   label="the Transformers of LRA's own table")  # fmt: skip
-        axis.plot(s4, y, "s", color=records.BLUE, label="S4 (Gu et al.)", markersize=9, **style)
+        axis.plot(s4, y, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=9, **style)
         axis.plot(
             best,
             y,
             "D",
-            color=records.GREEN,
+            color=tables.GREEN,
             label="best number of A and B that we have",
             markersize=12,
             **style,
@@ -99,12 +100,12 @@ def plot(found, path):
         (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]
         axis.plot(chance, y, "|", color="0.3", label="chance", markersize=16, zorder=3)
-        look = dict(color=records.ORANGE, markersize=7, **style)
+        look = dict(color=tables.ORANGE, markersize=7, **style)
         accuracy = 100 * record["test_acc"]
         error = 100 * records.mean_and_error([record])[1]
-        axis.errorbar(accuracy, y, xerr=error, color=records.ORANGE, zorder=3)
+        axis.errorbar(accuracy, y, xerr=error, color=tables.ORANGE, zorder=3)
         axis.plot(accuracy, y, "o", label="a rule without a network", **look)
-        place = dict(textcoords="offset points", fontsize=9, color=records.ORANGE)
+        place = dict(textcoords="offset points", fontsize=9, color=tables.ORANGE)
         words, side, align = f"{accuracy:.1f}", 0, "center"
         for _, other in others:  # of ListOps: one guesses sums
             words, side, align = f"{words}, sums known", -4, "left"
@@ -118,8 +119,8 @@ def plot(found, path):
     for y in range(1, len(tasks)):
         axis.axhline(y - 0.5, color="0.8", linewidth=0.8)
     axis.grid(False, axis="y")
-    records.legend_below(figure, [axis])
-    records.save_figure(figure, path)
+    tables.legend_below(figure, [axis])
+    tables.save_figure(figure, path)
 
 
 def main(argv=None):

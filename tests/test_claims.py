@@ -18,6 +18,7 @@ import exp_positional
 import exp_spt
 import records
 import rule
+import tables
 
 TSV = claims.ROOT / "claims.tsv"
 PRINTED = rule.printed_cells()
@@ -369,7 +370,7 @@ def test_the_count_of_all_pairs():
 
 
 def test_the_figure_has_every_pair_with_its_interval(tmp_path, monkeypatch):
-    drawn, axes = [], type(records.pyplot().figure().add_subplot())
+    drawn, axes = [], type(tables.pyplot().figure().add_subplot())
     monkeypatch.setattr(axes, "errorbar", lambda self, x, y, reach, **style: drawn.append((x, y, reach)))
     claims.plot(claims.apart(PAIRS), tmp_path / "claims-mini.png")
     assert len(drawn) == len(claims.apart(PAIRS)) and (tmp_path / "claims-mini.png").exists()

@@ -14,6 +14,7 @@ import exp_locality
 import exp_multitask
 import exp_spt
 import records
+import tables
 from exp_spt import Cell
 
 
@@ -34,7 +35,7 @@ def drawn(tmp_path, monkeypatch):
     """drawn(main, lines) -> the figures of a script's --report on these records of yours, none of ours."""
     figures = []
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.append(figure))
 
     def draw(main, lines, *flags):
         (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -168,7 +169,7 @@ def test_the_energy_within_k_positions_counts_position_k():
 
 def test_kernels_are_drawn_relative_to_the_largest_of_all_layers_with_the_rows_of_the_image(monkeypatch):
     figures = []
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.append(figure))
     peaks = [np.array([4.0, 2, 1, 1]), np.array([2.0, 1, 1, 1])]
     exp_kernels.plot([("gMLP", [(peaks[1], None)], [(peak, None) for peak in peaks])], "", 2, None)
     lines = {line.get_label(): line.get_xydata()[:, 1].tolist() for line in figures[0].axes[0].lines}
@@ -184,7 +185,7 @@ def test_kernels_are_drawn_relative_to_the_largest_of_all_layers_with_the_rows_o
 def test_listops_bars_are_shares_of_enough_examples_with_their_errors(monkeypatch):
     """Root MAX: of 20 examples with label 9 a quarter is wrong; of label 8 there are 9, too few for a bar."""
     figures = []
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.append(figure))
     roots, labels = np.zeros(29, int), np.array([9] * 20 + [8] * 9)
     predicted = np.where(np.arange(29) < 15, 9, 0)
     exp_listops.plot_breakdown(roots, labels, predicted, "a model", None)

@@ -8,6 +8,7 @@ import pytest
 import data
 import floors
 import records
+import tables
 
 PAPERS = {  # LRA's Transformers from, to; S4; the best of A's and B's tables
     "text": (52.98, 65.90, 86.82, 91.02),
@@ -65,7 +66,7 @@ def test_the_table_has_the_accuracy_of_each_rule(found):
 def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: drawn.append(figure))
     floors.plot(found, tmp_path / "x.png")
     axis = drawn[0].axes[0]
     dots = {}

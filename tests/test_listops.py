@@ -15,6 +15,7 @@ import data
 import exp_listops
 import listops
 import records
+import tables
 
 SYMBOLS = "0 1 2 3 4 5 6 7 8 9 [MAX [MED [MIN [SM ]".split()
 
@@ -399,7 +400,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     so 60.74 to 65.06 in training is level."""
     figures, ours = {}, tmp_path / "ours"
     monkeypatch.setattr(records, "RESULTS", ours)
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.update({path.name: figure}))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.update({path.name: figure}))
     ours.mkdir()
     first = ranged("window", 0, "known", 0.1, 0.2, date="2025-01-01")
     (ours / "a.jsonl").write_text(json.dumps(first) + "\n")

@@ -17,6 +17,7 @@ from test_figures import dots, record
 import data
 import exp_ngrams
 import records
+import tables
 
 sparse = pytest.importorskip("scipy.sparse")
 pytest.importorskip("sklearn")
@@ -325,7 +326,7 @@ def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     figures, rows = [], {"chance": 0.5, "features": 1, "cpu_seconds": 1.0}
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: figures.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.append(figure))
     cells = [
         (1, 1, "presence", 0.6),
         (2, 1, "presence", 0.7),
@@ -363,7 +364,5 @@ def test_transformers_are_beaten_one_by_one():
     text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.886})
     first, second, third = text.split("; ")
     assert first == "ahead of 11 of 11 Transformers of LRA's table (best 65.90), S4 (Gu et al.) (86.82)"
-    assert second == "level with A's convolution, K = 5 (88.96)" and third.startswith(
-        "behind S4 (A's own) (91.01), MEGA"
-    )
+    assert second == "level with A's convolution, K = 5 (88.96)" and third.startswith("behind MEGA")
     assert "10 of 11" in exp_ngrams.worth(line | {"task": "image", "test_acc": 0.4311})

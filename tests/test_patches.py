@@ -11,6 +11,7 @@ from conftest import ends_of, exit_code, lines_of
 import data
 import exp_patches
 import records
+import tables
 
 pytest.importorskip("sklearn")
 
@@ -264,7 +265,7 @@ def record(patch, pool, accuracy, centres=400, task="image"):
 def test_the_figure_has_the_spans_and_accuracies_of_the_records(monkeypatch, tmp_path):
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: drawn.append(figure))
     found = [record("6x6", "all", 0.55), record("1x5", "all", 0.37), record("6x6", "quarters", 0.65)]
     exp_patches.plot(found, tmp_path / "x.png")
     (axis,) = drawn[0].axes

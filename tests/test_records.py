@@ -22,6 +22,7 @@ import exp_locality
 import exp_multitask
 import models
 import records
+import tables
 
 # What every table reads of a record.
 RECORD = dict(run="a", exp="locality", task="text", model="conv", cell={"kernel": 5}, seed=0, limit=None)
@@ -80,7 +81,7 @@ def planned(monkeypatch, *argv, made="d"):
         )
         patch.setattr(data, "require", lambda names, args: names)
         patch.setattr(records, "run_cell", run_cell)
-        patch.setattr(records, "report", lambda *args, **more: None)
+        patch.setattr(tables, "report", lambda *args, **more: None)
         exp_locality.main(list(argv))
     return found
 
@@ -439,18 +440,16 @@ def test_a_cost_has_the_pretraining_in_it():
     (first,) = seeds(0.5, exp="spt-pretrain", score="accuracy", cpu_seconds=240)
     (line,) = seeds(0.5, exp="spt", cpu_seconds=120, pretraining={"run": first["run"]})
     (shown,) = records.rows_of([first, line], "spt", {})
-    assert records.cost([shown]) == "6 min" and records.cost([line]) == "2 min"
+    assert tables.cost([shown]) == "6 min" and tables.cost([line]) == "2 min"
 
 
 def test_summary_shows_mean_error_and_how_many_learnt():
     """By hand: seeds 0.5 and 0.6 differ by a standard error of 0.05."""
-    assert records.summary([]) == "—"
-    assert (
-        records.summary(seeds(0.5)) == "50.00 (1)" and records.summary(seeds(0.5, 0.6)) == "55.00 ± 5.00 (2)"
-    )
-    assert records.summary(seeds(0.5, 0.6, tier="mini")) == "55.0 ± 5.0 (2)"
-    assert records.summary(seeds(0.505, 0.905, chance=0.501)) == "70.50 ± 20.00 (2, 1 above chance)"
-    assert records.summary(seeds(0.505, chance=0.501)) == "50.50 (1, at chance)"
+    assert tables.summary([]) == "—"
+    assert tables.summary(seeds(0.5)) == "50.00 (1)" and tables.summary(seeds(0.5, 0.6)) == "55.00 ± 5.00 (2)"
+    assert tables.summary(seeds(0.5, 0.6, tier="mini")) == "55.0 ± 5.0 (2)"
+    assert tables.summary(seeds(0.505, 0.905, chance=0.501)) == "70.50 ± 20.00 (2, 1 above chance)"
+    assert tables.summary(seeds(0.505, chance=0.501)) == "50.50 (1, at chance)"
 
 
 def test_of_several_recipes_the_one_that_validated_best_is_shown_not_the_one_that_tested_best():
@@ -479,10 +478,10 @@ def reported(tmp_path, monkeypatch, capsys):
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / "results.jsonl").write_text("\n".join(map(json.dumps, lines)))
         monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
-        monkeypatch.setattr(records, "save_figure", lambda figure, path: None)
+        monkeypatch.setattr(tables, "save_figure", lambda figure, path: None)
         argv = ["--report", "--out", str(tmp_path / "runs"), *flags]
         args = common.parse_args(common.make_parser("", COLUMNS), argv)
-        records.report(args, script, "Table 1", COLUMNS, TITLES, PAPER, **more)
+        tables.report(args, script, "Table 1", COLUMNS, TITLES, PAPER, **more)
         out = capsys.readouterr().out
         return printed_tables(out), out
 
@@ -560,11 +559,11 @@ def test_a_recipe_says_what_few_rows_have_instead(capsys):
     rows = {"S4": (0.003, 4), "S5": (0.003, 4), "K=1": (0.001, 5), "K=5": (0.003, 5), "K=7": (0.001, 4)}
     rows = {label: {"lr": lr, "epochs": epochs, "examples": 45_000} for label, (lr, epochs) in rows.items()}
     read = dict(task="image", tier="paper", model="s4", cell={}, data={"official": False})
-    records.print_recipe("Image", rows | {"no network": {}}, [read], "as symbols")
+    tables.print_recipe("Image", rows | {"no network": {}}, [read], "as symbols")
     words = "Recipe, Image: 4 epochs (5: K=1; K=5), 45,000 examples, lr 0.003 (0.001: K=1; K=7), as symbols. "
     words += "Not the official images."
     assert " ".join(capsys.readouterr().out.split()) == " ".join(words.split())
-    records.print_recipe("Image", {"no network": {}}, [])
+    tables.print_recipe("Image", {"no network": {}}, [])
     assert capsys.readouterr().out == ""
 
 
@@ -652,8 +651,8 @@ def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
     curve = json.dumps({"run": "ours", "curve": [dict(epoch=9, lr=1, train={"acc": 0.5}, val={"acc": 0.75})]})
     (tmp_path / "curves" / "locality.jsonl").write_text(curve)
     monkeypatch.setattr(records, "RESULTS", tmp_path)
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: drawn.append(figure))
-    records.main(["--plot", *map(str, runs), "ours", "--paper", "88.96", "--out", str(tmp_path)])
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: drawn.append(figure))
+    tables.main(["--plot", *map(str, runs), "ours", "--paper", "88.96", "--out", str(tmp_path)])
     axis = drawn[0].axes[0]
     lines = [line.get_xydata().tolist() for line in axis.lines if line.get_linestyle() != "None"]
     lines = [line for line in lines if line]  # those without points are the legend's
@@ -663,4 +662,4 @@ def test_curves_are_those_of_the_logs(tmp_path, monkeypatch):
     assert [y for _, y in lines[-1]] == [88.96, 88.96]
     bars = axis.containers[0].lines[2][0].get_segments()
     assert numpy.allclose(bars, [[[3, 50], [3, 70]], [[6, 50], [6, 70]]])
-    assert exit_code(records.main, "--plot", tmp_path / "none", "--out", tmp_path) == 2
+    assert exit_code(tables.main, "--plot", tmp_path / "none", "--out", tmp_path) == 2

@@ -28,6 +28,7 @@ import exp_range
 import listops
 import models
 import records
+import tables
 
 ROOT = Path(__file__).parent.parent
 
@@ -130,7 +131,7 @@ def test_scripts_stand_alone():
         assert all(name.isupper() for names in others.values() for name in names), (path.name, others)
         shared += [(path.name, module) for module in others]
     assert len(shared) <= 11
-    for name in ("common", "data", "models", "records", "fetch", "listops", "pathfinder"):
+    for name in ("common", "data", "models", "records", "tables", "fetch", "listops", "pathfinder"):
         assert not any(m.startswith(("exp_", "claims", "bench")) for m in imports(ROOT / f"{name}.py")), name
 
 
@@ -156,7 +157,7 @@ def test_a_report_without_records_prints_the_papers_numbers(script, tmp_path, mo
 def test_a_mini_cell_is_trained_shown_and_can_be_rebuilt(script, words, row, tmp_path, monkeypatch, capsys):
     """At real sizes but for the number of steps and of examples."""
     monkeypatch.setattr(data, "MINI_COUNTS", {"train": 400, "val": 60, "test": 60})
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: None)
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: None)
     flags = ["--task", "listops", *words.split(), "--mini", "--steps", 6, "--limit", 100]
     flags += ["--device", "cpu", "--data-dir", tmp_path / "data", "--out", tmp_path]
     for trained in ("test accuracy", "is done"):
@@ -207,7 +208,7 @@ def test_a_kernel_profile_is_what_an_impulse_meets(name):
 
 
 def test_kernels_are_drawn_trained_and_at_the_start(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(records, "save_figure", lambda figure, path: None)
+    monkeypatch.setattr(tables, "save_figure", lambda figure, path: None)
     flags = ["--task", "listops", "--smoke", "--out", str(tmp_path)]
     exp_kernels.main([*flags, "--model", "gmlp", "--epochs", "1"])
     exp_kernels.main([*flags, "--figure", "kernels"])

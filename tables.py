@@ -1,0 +1,630 @@
+"""How do records become tables and figures?
+
+A script hands `report` its tasks, the paper's numbers and what its rows mean. The records, yours and this
+repository's, are of records.py. Figures have one look: `panels`, `errorbars`, `legend_below`, `save_figure`.
+
+    python tables.py --plot RUN [RUN ...]      the curves of some runs, as a picture in OUT
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import re
+import shlex
+import statistics
+import textwrap
+from itertools import pairwise
+from pathlib import Path
+
+import numpy
+
+import common
+import records
+from machine import UserError
+
+# ------------------------------------------------------------------------------------------ numbers as text
+
+
+def markdown(header, rows):
+    """A Markdown table as text, columns aligned."""
+    rows = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
+    lines = ["| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths)) + " |" for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)
+
+
+def show(header, rows):
+    """Print a table and an empty line."""
+    print(markdown(header, rows) + "\n")
+
+
+def naturally(text):
+    """A key to sort by: K=5 stands before K=11."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text.replace(",", ""))]
+
+
+def lead(group, others, seeds=False):
+    """ "+6.5 ± 0.7": how far one cell is ahead of another, in points; "+6.5 ± 0.7 (3)" with the smaller of
+    their numbers of seeds; of one, "+6.5 (1)"."""
+    (points, error), n = records.difference(group, others), min(len(group), len(others))
+    if seeds:
+        return f"{signed(points)}{f' ± {error:.1f}' if n > 1 else ''} ({n})"
+    return f"{signed(points)} ± {error:.1f}"
+
+
+def signed(points):
+    """ "+6.5", and "+0.0" for what is nothing."""
+    return f"{round(points, 1) + 0.0:+.1f}"
+
+
+def summary(group):
+    """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
+    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 (1, at chance)"."""
+    if not group:
+        return "—"
+    mean, error = records.mean_and_error(group)
+    digits = 1 if group[0]["tier"] == "mini" else 2
+    learnt = sum(r["test_acc"] > (r.get("chance") or 0) + 0.02 for r in group)
+    count = f"{len(group)}"
+    if learnt < len(group):
+        count += f", {learnt} above chance" if learnt else ", at chance"
+    spread = f" ± {100 * error:.{digits}f}"
+    if group[0]["model"] in records.WITHOUT_NETWORK:  # no seed: the test set's error is all of it
+        return f"{100 * mean:.{digits}f}{spread}"
+    return f"{100 * mean:.{digits}f}{spread if len(group) > 1 else ''} ({count})"
+
+
+def seeds_of(groups):
+    """ "n = 2 to 3": how many seeds the cells of a figure have."""
+    few, most = min(map(len, groups)), max(map(len, groups))
+    return f"n = {few}" if few == most else f"n = {few} to {most}"
+
+
+def cost(group):
+    """What a run took on average, in the tables of report() with its pretraining: "12 min", "5 min (GPU)", or
+    a dash."""
+    seconds = [r.get("both_halves") or records.seconds_of(r) for r in group]
+    where = " (GPU)" if any("thread" not in r.get("device", "1 thread") for r in group) else ""
+    return common.hours(statistics.mean(seconds)) + where if group else "—"
+
+
+def label_of(record):
+    """ "K=5; 30 epochs": a record for people."""
+    return "; ".join(filter(None, [record["row"], records.in_words(record["changes"])]))
+
+
+def paper_number(paper, row, tasks, task):
+    """The paper's accuracy of a row for a task, None without one; some cells are words ("infeasible")."""
+    values, at = paper.get(row, ()), tasks.index(task)
+    return values[at] if at < len(values) else None
+
+
+def paper_value(paper, row, at):
+    """What the paper's table has in a row at one place, as text, "" for nothing."""
+    values = paper.get(row, ())
+    value = values[at] if at < len(values) else None
+    return f"{value:.2f}" if isinstance(value, float) else value or ""
+
+
+# ------------------------------------------------------------------------------------------ the report
+
+TECHNIQUES = """\
+    no techniques   without paper A's training techniques: on Text restoring
+                    corrupted bytes ("denoising"), on ListOps shuffled
+                    arguments, on Image augmentation (mini tier: flips)
+"""
+
+
+def report(
+    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, inputs=None, leads=None,
+    legend="",
+):  # fmt: skip
+    """Print the tables of a script, your records and this repository's in columns of their own.
+
+    tasks, titles   the columns of the paper's table; {task: title}
+    paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
+    also            {another script: record -> its row here, see rows_of}: runs that this table needs too
+    short           {task: a short title}, for a table with a column each
+    floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
+    inputs          {task: how all models read an input, in words}, where the task's name does not say it
+    leads           {name: (row, row)}: how far is the first ahead of the second?
+    legend          what the names of rows mean
+    """
+    if args.smoke:
+        return
+    exp, chosen = records.experiment(script), args.task and "all" not in args.task and args.task
+    if args.against:
+        return compare(args, exp, titles)
+    known = records.yours_and_ours(args.out)
+    both = [records.rows_of(found, exp, also or {}) for found in known]
+    shown = [task for task in tasks if not chosen or task in chosen]
+    copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
+    print("Test accuracy in %: mean ± standard error (number of seeds); of one seed no")
+    print("error is known. docs/claims.md says how errors are made. Cost: CPU time of a")
+    print("run; on a GPU, and where that was not recorded, wall time.\n" + (legend and f"\n{legend}"))
+    tiers = tiers_of(args, *both)
+    for tier in tiers:
+        yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
+        full = tier == "paper" and paper and (yours or ours or not copied)
+        if not (yours or ours or full):
+            continue
+        print(f"### {title} ({records.TIERS[tier]})\n")
+        if tier == "mini" and paper:
+            print("Small data and small models: compare a number with other rows, and not with the")
+            print("paper's at full size. What these runs say about the papers: python claims.py\n")
+        if tier == "reduced":
+            print("Fewer epochs or examples than in the paper, mostly one seed: too little to judge")
+            print("the paper by.\n")
+        ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+        rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
+        of_tasks = {task: [r for r in (*ours, *yours) if r["task"] == task] for task in ran}
+        said = (inputs or {}).get
+        for task, found in of_tasks.items():
+            print_task(task, titles[task], tasks, tier, yours, ours, paper, rules.get(task, []))
+            if any(not r["changes"] for r in found):
+                print_recipe(titles[task], recipe_rows(found), found, said(task))
+        for task, found in of_tasks.items():
+            print_changed(task, titles[task], tasks, yours, ours, paper, tier)
+            if all(r["changes"] for r in found):
+                print_recipe(titles[task], recipe_rows(found), found, said(task))
+        if full:
+            rest = [task for task in shown if task not in ran]
+            print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
+            print_averages(tasks, yours, ours, paper, bare=False)
+        print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
+    print_mini_elsewhere(args, script, tiers, both[1])
+    print(unfinished(args.out, exp), end="")
+
+
+def tiers_of(args, yours, ours):
+    """The tiers that a report shows: full size last, where the eye is, but first what has no runs. Without
+    --mini that of small models is shown where you have trained some."""
+    chosen = ["mini"] if args.mini else ["reduced", "paper"]
+    if args.report and not args.mini and any(r["tier"] == "mini" for r in yours):
+        chosen.insert(1, "mini")
+    return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in (*yours, *ours)))
+
+
+def print_mini_elsewhere(args, script, tiers, ours):
+    """Where this repository's mini tier is, if the report has left it out."""
+    if args.report and "mini" not in tiers and any(r["tier"] == "mini" for r in ours):
+        print(f"The mini tier's tables: python {Path(script).name} --report --mini")
+
+
+def unfinished(out, exp):
+    """A line for each run of an experiment under `out` that was stopped, with its command; "" without any."""
+    lines = ""
+    for path in sorted(out.glob("*/last.pt")):
+        command = path.parent.name
+        if (diverged := path.with_name(records.DIVERGED)).exists():
+            lines += f"Diverged: {path.parent}: {diverged.read_text(encoding='utf-8')}\n"
+        elif command.removeprefix("mini-").startswith(f"{exp}-"):
+            with contextlib.suppress(UserError, KeyError):  # of a damaged file the name must do
+                starts = common.load_checkpoint(path, "cpu")["starts"]
+                command = f"python {shlex.join(starts[-1]['argv'])}"
+            lines += f"Not finished; repeat its command or delete {path.parent}: {command}\n"
+    return lines
+
+
+def compare(args, exp, titles):
+    """Each row of a copied script beside the same row of its original, or beside the row that --against names
+    after a colon: your runs of that, or ours."""
+    script, _, named = str(args.against).partition(".py:")
+    original, (yours, ours) = records.experiment(script), records.yours_and_ours(args.out)
+    whose, known = "yours", [r for r in yours if r["exp"] == original]
+    if not known:
+        whose, known = "this repository's", [r for r in ours if r["exp"] == original]
+    if not known:
+        raise UserError(f"no run of {original} is known; give a script that has been run")
+    rows = sorted({r["row"] for r in known}, key=naturally)
+    if named and named not in rows:
+        raise UserError(f"{original} has no row {named}; it has {', '.join(rows)}")
+    mine = records.grouped([r for r in yours if r["exp"] == exp], lambda r: (r["tier"], records.row_key(r)))
+    lines, notes, lacking = [], [], []
+    for group in mine.values():
+        group, first = records.best_recipe(group), group[0]
+        same = {"tier": first["tier"], "task": first["task"], "changes": first["changes"]}
+        same["row"] = named or first["row"]
+        other = records.best_recipe([r for r in known if same.items() <= r.items()])
+        where = ", ".join(filter(None, [titles.get(first["task"], first["task"]), first["row"]]))
+        where = "; ".join(filter(None, [where, records.in_words(first["changes"])]))
+        words = "—"
+        if other:
+            words = lead(group, other)
+            now, was = (of[0]["hp"].get("train", {}) for of in (group, other))
+            differ = [key for key in now | was if now.get(key) != was.get(key)]
+            notes += [f"{where}: {k} is {now.get(k)}, in the original {was.get(k)}." for k in differ]
+        else:
+            lacking.append(first.get("argv", []))
+        lines.append([where, records.TIERS[first["tier"]], summary(group), summary(other), words])
+    if not lines:
+        smoke = any(r["exp"] == exp for r in records.read_records([args.out / "results.jsonl"]))
+        kind = "only smoke runs" if smoke else "no finished run"
+        raise UserError(
+            f"{exp} has {kind} in {args.out}; train with --mini\n{unfinished(args.out, exp)}".rstrip()
+        )
+    print(f"### {exp} (yours) against {original} ({whose})\n")
+    show(["", "tier", exp, original, "difference"], lines)
+    if any(len(group) == 1 for group in mine.values()):
+        print("±: of one seed the error is only that which the size of the test set gives.")
+    for argv in lacking:
+        command = [f"{Path(script).name.removesuffix('.py')}.py", *argv[1:]]
+        print(f"— needs the original with the same flags: python {shlex.join(command)}")
+    print("".join(f"{note}\n" for note in notes), end="")
+    print(unfinished(args.out, exp))
+
+
+# ------------------------------------------------------------------------------------------ its parts
+
+
+def print_task(task, title, tasks, tier, yours, ours, paper, floor):
+    """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and the
+    rule without a network, are shown at full size alone."""
+    at, full = tasks.index(task), tier == "paper"
+    here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
+    bare = [row for row in paper if full and paper_value(paper, row, at)]
+    lines, notes = lines_of(*here, paper, at, bare)
+    if not lines:
+        return
+    lines += baseline_rows([*here[0], *here[1]])
+    lines += [[f"no network: {floor[0]['row']}", "", summary(floor), cost(floor), ""]] if floor else []
+    print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
+
+
+def print_changed(task, title, tasks, yours, ours, paper, tier):
+    """One table of the rows of a task that were not trained by the table's recipe, under what was changed."""
+    here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
+    changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
+    lines, notes = [], []
+    for words in sorted(changes, key=naturally):
+        group = [[r for r in found if r["changes"] == changes[words]] for found in here]
+        rows, more = lines_of(*group, paper, tasks.index(task))
+        lines += under(words, rows)
+        notes += more
+    if lines:
+        last = "paper" if tier == "paper" else "paper, full"
+        header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
+        print_table(header, lines, notes)
+
+
+def print_papers(rest, tasks, short, paper, rules):
+    """The paper's numbers for tasks that nobody has run at full size, and rules without a network."""
+    if not rest:
+        return
+    places = [tasks.index(task) for task in rest] + [len(tasks)]
+    lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
+    lines = [line for line in lines if any(line[1:])]
+    lines += [[*line, ""] for line in floor_lines(rest, rules)]
+    print("Not run at full size, the paper's numbers:\n")
+    header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
+    show(header, lines)
+
+
+def print_averages(tasks, yours, ours, paper, bare=True):
+    """Averages over all tasks: ours of rows that every task has, beside those that the paper prints; bare:
+    the paper's other rows, too."""
+
+    def averages(found):
+        full = [r for r in found if r["tier"] == "paper" and not r["changes"]]
+        for row, group in records.grouped(full, lambda r: r["row"]).items():
+            cells = records.grouped(group, lambda r: r["task"])
+            if {*tasks} <= cells.keys():
+                means = [records.mean_and_error(records.best_recipe(cells[task]))[0] for task in tasks]
+                yield row, f"{100 * statistics.mean(means):.2f}"
+
+    found, n = [dict(averages(yours)), dict(averages(ours))], len(tasks)
+    rows = [row for row in paper if bare and paper_value(paper, row, n)]
+    rows = list(dict.fromkeys([*rows, *found[0], *found[1]]))
+    lines = [[row, *(known.get(row, "") for known in found), paper_value(paper, row, n)] for row in rows]
+    if lines:
+        print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
+
+
+def print_leads(ran, titles, tasks, tier, found, paper, leads):
+    """A table: how far is one row ahead of another, wherever both were trained by one recipe?"""
+    lines = []
+    for name, pair in leads.items():
+        of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
+        lines += under(name, lead_lines(pair, of_pair, ran, titles, tasks, paper))
+    if lines:
+        print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
+
+
+def lead_lines(pair, found, ran, titles, tasks, paper):
+    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out. A
+    row without techniques is compared with all techniques that the other was given."""
+    one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
+    lines = []
+    for place in sorted(one, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
+        task, words = place
+        changes = dict(one[place][0]["changes"])
+        twin = other.get(place)
+        if not twin and changes.pop("technique", None):
+            twin = [
+                r
+                for r in other.get((task, records.in_words(changes)), ())
+                if not r["hp"]["train"]["technique"]
+            ]
+        if twin and changes.keys() != {"lr"}:
+            printed = [paper_number(paper, row, tasks, task) for row in pair]
+            known = all(isinstance(value, float) for value in printed)
+            *long, label = textwrap.wrap(
+                ", ".join(filter(None, [titles[task], words])), 42, subsequent_indent="  "
+            )
+            here = lead(records.best_recipe(one[place]), records.best_recipe(twin), seeds=True)
+            there = signed(printed[0] - printed[1]) if known else ""
+            lines += [*([part, "", ""] for part in long), [label, here, there]]
+    return lines
+
+
+def place_of(record):
+    """The task of a record and what was changed in its recipe, in words."""
+    return record["task"], records.in_words(record["changes"])
+
+
+def lines_of(yours, ours, paper, at, bare=()):
+    """The lines of a table, a row's records as one, in table_order, and footnotes. bare: further labels, of
+    rows that only the paper has."""
+    rows = {label: ([], []) for label in bare}
+    for whose, found in enumerate((yours, ours)):
+        for r in found:
+            rows.setdefault(records.row_key(r), ([], []))[whose].append(r)
+    first = {key: (both[0] or both[1])[0] for key, both in rows.items() if any(both)}
+    for label in bare:
+        if any(r["row"] == label for r in first.values()):
+            del rows[label]
+        else:
+            first[label] = {"row": label, "model": "", "cell": {}}
+    lines, notes = [], []
+    for key in sorted(rows, key=lambda key: table_order(first[key], paper)):
+        (mine, note), (theirs, other) = map(records.one_recipe, rows[key])
+        notes += filter(None, [note, other])
+        label = first[key]["row"]
+        numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
+        lines.append([label, *numbers])
+    return lines, notes
+
+
+def table_order(record, paper):
+    """A key to sort by: rows of the paper's table in its order, then others by model and cell."""
+    rows = list(paper)
+    at = rows.index(record["row"]) if record["row"] in paper else len(rows)
+    return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
+
+
+RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
+RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}"}
+
+
+def print_recipe(title, rows, found, inputs=None):
+    """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
+    that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
+    the models read an input, in words."""
+    parts = []
+    for row, text in RECIPE.items():
+        values = {}
+        for label, recipe in rows.items():
+            if recipe.get(row):
+                values.setdefault(recipe[row], []).append(label)
+        usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
+        if usual:
+            others = [f"{value:g}: {'; '.join(values[value])}" for value in rest]
+            parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
+    if not parts:
+        return
+    words = f"Recipe, {title}: {', '.join([*parts, *filter(None, [inputs])])}."
+    if any(r["data"].get("official") is False for r in found):
+        words += " Not the official images."
+    tier, task = found[0]["tier"], found[0]["task"]
+    has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in found)
+    if tier == "mini" and not has_bag and (bag := bag_of(task)):
+        words += f" A bag of symbols (exp_locality.py, K=1), which sees no order, has {summary(bag)}."
+    print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
+
+
+def unchanged(record):
+    """What RECIPE names of a record's recipe, without what it changes of its table's."""
+    rows = record["hp"].get("train", {}) | {"examples": record["data"].get("counts", {}).get("train")}
+    other = {"limit": "examples", "steps": "epochs"}
+    changed = {other.get(row, row) for row in record["changes"]}
+    return {row: rows.get(row) for row in RECIPE if row not in changed}
+
+
+def recipe_rows(found):
+    """{label: what print_recipe reads} of some records of a task; those by the table's recipe come first."""
+    rows = {}
+    for r in sorted(found, key=lambda r: len(r["changes"])):
+        for row, value in unchanged(r).items():
+            rows.setdefault(r["row"], {}).setdefault(row, value)
+    return rows
+
+
+def baseline_rows(group):
+    """What rules get that need no model, as far as the group say."""
+    known = next((found for r in group if (found := r["data"].get("baselines"))), {})
+    names = {"majority": "commonest training label", "root rule": "the same of each operation"}
+    return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
+
+
+def floor_of(ours, task, floors):
+    """The records of the rule that stands for "no network" on a task; [] without one."""
+    wanted = {"task": task, "tier": "paper", "changes": {}} | floors.get(task, {})
+    return [r for r in ours if task in floors and wanted.items() <= r.items()][:1]
+
+
+def floor_lines(tasks, rules):
+    """The line of a table with a column a task that has the rules without a network: one or none."""
+    known = [rules.get(task) for task in tasks]
+    found = [f"{100 * records.mean_and_error(rule)[0]:.2f}" if rule else "" for rule in known]
+    return [["no network, ours", *found]] if any(found) else []
+
+
+def under(words, rows):
+    """Rows of a table under a line of words, such as what was changed in their recipe; none without rows."""
+    if not rows:
+        return []
+    width = max(34, *(len(label) + 2 for label, *_ in rows))
+    heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
+    return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
+
+
+def print_table(header, lines, notes=()):
+    """Without the columns that nothing stands in; footnotes below."""
+    lines = [["" if cell == "—" else cell for cell in line] for line in lines]
+    header, *lines = columns_in_use(header, lines)
+    print(markdown(header, lines))
+    for note in notes:
+        print(textwrap.fill(note, 80))
+    print()
+
+
+def columns_in_use(header, lines):
+    """The rows of a table without columns that are empty."""
+    used = [i for i in range(len(header)) if i == 0 or any(line[i] for line in lines)]
+    return [[line[i] for i in used] for line in (header, *lines)]
+
+
+def print_list(heading, lines):
+    """A heading and lines below it, each with a dash; nothing without lines."""
+    if lines:
+        print(f"{textwrap.fill(heading, 80)}\n")
+        print("\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines) + "\n")
+
+
+# ------------------------------------------------------------------------------------------ figures
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "0.6"  # told apart by colour-blind readers
+
+COLOURS = {("conv", 1): GREY, ("conv", 5): ORANGE, ("conv", 31): "#7A3B00", ("bag", None): GREY}
+COLOURS |= {("gmlp", None): GREEN, ("s4", None): BLUE, ("s5", None): "#E69F00"}
+COLOURS |= {("transformer", None): "#CC79A7"}  # of a model and its kernel
+
+
+def colour(model, cell, i):
+    """That of a model and its kernel, alike in all figures of lines; of others the i-th of matplotlib's."""
+    return COLOURS.get((model, cell.get("kernel")), f"C{i}")
+
+
+def pyplot():
+    """matplotlib.pyplot, drawing into files: imported only where a figure is made."""
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot
+    except ImportError:
+        raise UserError("figures need matplotlib: pip install matplotlib") from None
+    return matplotlib.pyplot
+
+
+BAG = dict(color="0.4", linestyle="--", linewidth=1, label="a bag of symbols (K = 1)")
+
+
+def bag_of(task):
+    """This repository's mini records of a task for a bag of symbols: exp_locality's K = 1."""
+    wanted = dict(exp="locality", task=task, tier="mini", cell={"kernel": 1}, changes={})
+    return [r for r in records.published() if wanted.items() <= r.items()]
+
+
+def panels(titles, size=(5, 3.6), columns=4, **how):
+    """(figure, [axis]) of one panel a title, each of `size` inches, with a grid."""
+    columns = min(columns, len(titles))
+    lines = math.ceil(len(titles) / columns)
+    inches = (max(6.5, size[0] * columns), 0.6 + size[1] * lines)
+    figure, axes = pyplot().subplots(
+        lines, columns, figsize=inches, squeeze=False, layout="constrained", **how
+    )
+    for axis in axes.flat[len(titles) :]:
+        axis.remove()
+    for axis, title in zip(axes.flat, titles):
+        axis.set_title(title, fontsize=10)
+        axis.grid(alpha=0.3)
+    return figure, list(axes.flat[: len(titles)])
+
+
+def errorbars(axis, x, groups, **style):
+    """The accuracies of groups of records, in percent with their standard errors, against x."""
+    y, errors = zip(*((100 * value for value in records.mean_and_error(group)) for group in groups))
+    axis.errorbar(x, y, yerr=errors, capsize=3, **style)
+
+
+def legend_below(figure, axes):
+    """One legend for all panels, of what some panel shows."""
+    handles = {}
+    for axis in axes:
+        handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+    fits = int(13 * figure.get_figwidth() / (6 + max(map(len, handles))))  # by the longest name
+    style = dict(loc="outside lower center", ncols=max(1, min(4, fits)), frameon=False)
+    figure.legend(handles.values(), handles.keys(), **style)
+
+
+def save_figure(figure, path):
+    """Write a figure, say where, and free it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot().close(figure)
+    print(f"figure: {path}")
+
+
+def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
+    """Accuracy of some runs after each epoch: validation, with its standard error over seeds, and training
+    (thin). Runs that differ by the seed alone are one line, their mean. paper: a test accuracy in percent, or
+    None; title: what the picture says."""
+    logged, lines = records.curves(), {}
+    known = records.published() + records.newest({run.parent / "results.jsonl" for run in runs})
+    known = {r["run"]: r for r in known}
+    for run in runs:
+        record = known.get(run.name)  # of a run that has not ended there is none
+        recipe = json.dumps([records.row_key(record), record["hp"]]) if record else run.name
+        curve = records.curve_of(run, logged)
+        _, _, seeds = lines.setdefault(
+            (recipe, len(curve)), (record and label_of(record) or run.name, record, [])
+        )
+        drops = [before["epoch"] for before, line in pairwise(curve) if line["lr"] < before["lr"]]
+        accuracies = [(line["epoch"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
+        seeds.append((accuracies, drops[-1] if drops else math.nan))
+    figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
+    for i, (label, record, seeds) in enumerate(lines.values()):
+        accuracies, drops = zip(*seeds)
+        (epochs, val, train), n = numpy.mean(accuracies, 0).T, len(seeds)
+        error = numpy.std(accuracies, 0, ddof=1)[:, 1] / n**0.5 if n > 1 else None
+        look = dict(color=colour(record["model"], record["cell"], i) if record else f"C{i}")
+        axis.errorbar(epochs, val, yerr=error, fmt=".-", label=f"{label} (n = {n})", **look)
+        axis.plot(epochs, train, linewidth=0.7, **look)
+        axis.axvline(numpy.mean(drops), linewidth=1, linestyle=":", **look)
+    axis.plot([], [], ".-", color="0.3", label="validation")
+    axis.plot([], [], color="0.3", linewidth=0.7, label="training")
+    axis.plot([], [], color="0.3", linewidth=1, linestyle=":", label="last fall of the learning rate")
+    if paper is not None:
+        axis.axhline(
+            paper, color="0.3", linestyle="--", linewidth=1, label=f"the paper, on test: {paper:.2f}"
+        )
+    axis.set(xlabel="epoch", ylabel="accuracy (%)", title=title)
+    axis.grid(alpha=0.3)
+    legend_below(figure, [axis])
+    save_figure(figure, path)
+
+
+# ------------------------------------------------------------------------------------------ command line
+
+
+def main(argv=None):
+    parser = argparse.ArgumentParser(
+        description="Draw the accuracy of runs after each epoch, training and validation, to DIR/curves.png. "
+        "Seeds of one recipe are averaged.",
+        epilog="Example: python records.py --plot runs/mini-locality-listops-*",
+    )
+    what = "folders of runs, or names of runs in results/curves"
+    parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help=what)
+    parser.add_argument("--paper", type=float, metavar="N", help="draw the paper's test accuracy, N %%")
+    parser.add_argument("--title", default="Accuracy after each epoch", help="what the picture says")
+    parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="default runs")
+    args = parser.parse_args(argv)
+    with common.exit_cleanly():
+        plot_curves(args.plot, args.out / "curves.png", args.paper, args.title)
+
+
+if __name__ == "__main__":
+    main()
