@@ -52,8 +52,8 @@ MINI7 = dict(
         epochs       = (    5,  10,    10,     10,     3),
     ),
 )
-# Its rates where a search found another. They win over MINI7's: change them here, or give --lr. (A row that is
-# renamed alone would lose its rate: tests/test_recipes.py fails there.)
+# Its rates where a search found another. They win over MINI7's: change them here, or give --lr. (A row
+# that is renamed alone would lose its rate: tests/test_recipes.py fails there.)
 RATES = {("image", "K=5"): 3e-3, ("image", "K=11"): 3e-3, ("image", "K=31"): 3e-3, ("text", "K=31"): 3e-3}
 RATES |= {("listops", "K=5"): 3e-3, ("listops", "K=11"): 3e-3}
 SMOKE = dict(model=dict(depth=2, d_model=32, d_hidden=32), train=dict(batch_size=16, epochs=2))
