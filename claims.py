@@ -42,6 +42,7 @@ FIGURES = ROOT / "results" / "figures"
 SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # in the order of results.md
 SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
+EXPLAINED = exp_multitask, exp_kernels, exp_spt, exp_range, exp_listops  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
 
@@ -297,17 +298,19 @@ def report_of(script, *flags, figures=None):
     finally:
         os.environ.pop("COLUMNS") if usual is None else os.environ.update(COLUMNS=usual)
     lines = printed.getvalue().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith(("figure: ", "The mini tier's tables: ")))
+    text = "\n".join(line for line in lines if not line.startswith(("figure: ", "Runs ")))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
 def sections_of(script, *flags, figures=None):
     """The sections of a script's report that have a table, each from its heading on; the first with what
     its words mean. figures: see report_of."""
-    found = re.split(r"^(?=### )", report_of(script, *flags, figures=figures), flags=re.MULTILINE)
+    printed = report_of(script, *flags, figures=figures)
+    found = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
     found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
-    if found and (legend := getattr(script, "LEGEND", "")):
-        found[0] = found[0].replace("\n", f"\n\n{legend}", 1)
+    before, *_ = re.split(r"^### ", printed, maxsplit=1, flags=re.MULTILINE)
+    if found and script in EXPLAINED:
+        found[0] = found[0].replace("\n", f"\n\n{before}", 1)
     return found
 
 
@@ -318,7 +321,7 @@ def results_page(figures=None):
     rules, full, mini = parts.values()
     rules.append(floors.table(floors.floors()))
     for script in (*SCRIPTS, *RULES):
-        large = sections_of(script, figures=figures)
+        large = sections_of(script, *["--all-tiers"] * (script in SCRIPTS), figures=figures)
         large = (text for text in large if records.TIERS["mini"] not in text.splitlines()[0])
         (rules if script in RULES else full).extend(large)
         mini += sections_of(script, "--mini", figures=figures)

@@ -173,6 +173,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         metavar="N", help="so many seeds: seed, seed + 1, ... (default 1)")
     add("--report", action="store_true",
         help="print the tables, yours and this repository's; with --mini those of the mini tier")
+    add("--all-tiers", action="store_true", help="with --report: reduced budgets and the mini tier, too")
     add("--against", type=Path, metavar="SCRIPT[:ROW]",
         help="with --report: compare your copy of a script with SCRIPT")
 
@@ -277,7 +278,7 @@ def parse_args(parser, argv):
 
 def refuse_training_flags(parser, args):
     """End the command where flags were given that --report does not read."""
-    read = ("report", "task", "mini", "figure", "out", "against", "git", "argv")
+    read = ("report", "task", "mini", "all_tiers", "figure", "out", "against", "git", "argv")
     flags = [name for name in vars(args) if name not in read]
     if given := [flag(name) for name in flags if getattr(args, name) != parser.get_default(name)]:
         parser.error(f"--report reads records and trains nothing; leave {', '.join(given)} out")

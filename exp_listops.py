@@ -407,10 +407,11 @@ NETWORKS = {  # test accuracies in percent
 
 
 def print_passes(groups):
-    """From which size on are the rules level with A's best network, and from which ahead of it? By their
+    """From which size on are the rules level with the best network, and from which ahead of it? By their
     accuracy in training, which is nearly free of error; the network's is of the test set."""
-    (name, network), *_ = NETWORKS.items()
-    error = (network * (100 - network) / data.EXPECTED["listops"]["test"]) ** 0.5
+    name, network = max(NETWORKS.items(), key=lambda item: item[1])
+    examples = data.EXPECTED["listops"]
+    error = math.hypot(*((network * (100 - network) / examples[split]) ** 0.5 for split in ("train", "test")))
     lines = []
     for (rule, letter), sm in product(SIZES.items(), SM):
         sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
@@ -421,7 +422,10 @@ def print_passes(groups):
             sides.setdefault(side, f"{side} from {letter} = {size:,} ({network + gap:.2f})")
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
-    heading = f"In training, beside {name} ({network:.2f} ± {error:.2f} on test); level: within 2 errors:"
+    heading = (
+        f"In training, beside the best network ({name}, {network:.2f} on test); level: within two standard "
+    )
+    heading += f"errors of the difference ({error:.2f}):"
     tables.print_list(heading, lines)
 
 

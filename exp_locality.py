@@ -131,7 +131,7 @@ def plot(args):
         )
         axis.plot(curve.keys(), curve.values(), ".-", color=tables.BLUE, label="paper A, Table 1")
         if dots := records.grouped([r for r in found if r["task"] == name], lambda r: r["cell"]["kernel"]):
-            style = dict(fmt="o", color=tables.ORANGE, label="ours, as the paper ran it", zorder=3)
+            style = dict(fmt="o", color=tables.ORANGE, label="ours, full size", zorder=3)
             tables.errorbars(axis, list(dots), list(dots.values()), **style)
         axis.set(xscale="log", xlabel="kernel size K (positions)")
         axis.set_xticks(KERNELS, map(str, KERNELS))

@@ -364,7 +364,7 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 # fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
 MEANING = """\
-These are your runs, and this repository's of cells that you have not run.
+These are this repository's runs, or yours of cells that you have run.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     presence     which n-grams occur
@@ -372,7 +372,7 @@ These are your runs, and this repository's of cells that you have not run.
     bayes        presence, with the weights of Naive Bayes
     start        a symbol is put in front of every document
     words        words, and all runs of at most n of them
-    features     n-grams that were counted in training
+    features     n-grams that were counted in training; of 8 grey levels
     core s       CPU seconds
 """
 

@@ -292,14 +292,14 @@ def measure(task, cell, seed, patches, kept, began):
 
 
 MEANING = """\
-These are your runs, and this repository's of cells that you have not run.
+These are this repository's runs, or yours of cells that you have run.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     pool         averaged over all of the image, or over each of its quarters
     span         positions from a patch's first pixel to its last
-    penalty      of the weights, chosen by validation
-    core s       seconds of one core; the features, which two pools share, count
-                 in both
+    penalty      of the weights, chosen by validation; a larger one: smaller ones
+    core s       seconds of one core; both pools use the same features, and the
+                 seconds that these took count in both
     GB           peak memory
 """
 

@@ -16,7 +16,6 @@ The measure: how much do two positions interact in the answer? See `interactions
 derivatives say little.
 """
 
-import shutil
 from itertools import product
 from typing import NamedTuple
 
@@ -249,7 +248,7 @@ def of_the_dial(found):
 
 
 LEGEND = f"""\
-Test accuracy in %: mean ± standard error (number of seeds). — = not run.
+Test accuracy in %, the mean of 3 seeds, or of (their number).
 
 {tables.TECHNIQUES}\
     bag of symbols  K = 1: the model knows which symbols occur, not where
@@ -278,10 +277,10 @@ def report(args):
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found:
-        print(f"no run of {exp} here yet; train one first")
+        print(f"No run of {exp} yet: {', '.join(records.TIERS[tier] for tier in tiers)}.\n")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
-    tables.print_mini_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
+    tables.print_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
 
 
 def orders_in_words(name, tier, *both):
@@ -296,26 +295,34 @@ def print_dial(name, tier, yours, ours):
     """The tables of one task: accuracies, and what each order takes."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
+    moved = [s for s in words if s != 1 and s not in data.ROTATED]
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
-        if cells:
-            rows = dict.fromkeys(row for row, _ in cells)
-            plain = not any(row.techniques for row in rows)
-            words_too = ", no techniques" if plain else ""
-            print(f"{whose}{words_too}. --stride S: {L} / S apart:\n")
-            each = max(1, (shutil.get_terminal_size().columns - 24) // 17)  # columns that fit the window
-            for part in (list(words)[at : at + each] for at in range(0, len(words), each)):
-                table = [[tables.summary(cells.get((row, s), [])) for s in part] for row in rows]
-                table = [[row.label(not plain), *found] for row, found in zip(rows, table)]
+        if not cells:
+            continue
+        rows = dict.fromkeys(row for row, _ in cells)
+        plain = not any(row.techniques for row in rows)
+        errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
+        print(f"{whose}{', no techniques' if plain else ''}. --stride S: {L} / S apart.")
+        print(f"Standard errors are {min(errors):.1f} to {max(errors):.1f}.\n")
+        for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
+            table = [[row.label(not plain), *(mean_of(cells.get((row, s))) for s in part)] for row in rows]
+            if table := [line for line in table if any(line[1:])]:
                 tables.show(["", *(words[s] for s in part)], table)
-            of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
-            of_task = [r for group in cells.values() for r in group]
-            tables.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
-            moved = [s for s in words if s != 1 and s not in data.ROTATED]
-            table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
-            table = [line for line in table if any(line[1:])]
-            if table:
-                print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
-                tables.print_table(["", *(words[s] for s in moved)], table)
+        of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
+        of_task = [r for group in cells.values() for r in group]
+        tables.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
+        table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
+        if table := [line for line in table if any(line[1:])]:
+            print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
+            tables.print_table(["", *(words[s] for s in moved)], table)
+
+
+def mean_of(group):
+    """ "74.1", or "58.7 (2)" of another number of seeds than three; "" for none."""
+    if not group:
+        return ""
+    mean, n = 100 * records.mean_and_error(group)[0], len(group)
+    return f"{mean:.1f}{f' ({n})' if n != 3 else ''}"
 
 
 def plot_dial(name, tier, yours, ours, path):

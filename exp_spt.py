@@ -760,23 +760,32 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-LEGEND = """\
+ABOVE = """\
 Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). At the
 mini tier all columns of a row have the same number of steps.
-
-    Transformer     with sinusoidal positions; "rotary": with rotary ones
-    scratch         trained on labels alone
-    masked, causal  first SPT (self-pretraining), then labels; at the mini tier
-                    half of the steps each
-    90 % SPT        SPT has this share of the steps
-    both            both losses at once (--objective multitask)
-    random start    the state space is initialised at random, not by structure
-    1 %, 10 %       of the training images
-    one way         the model reads in one direction
-    16 apart        neighbours were moved so far, or anywhere (exp_range.py)
-    M               millions of parameters (Table 9 and appendix C.1.2)
-    lr_pretrain     the learning rate of SPT; ssm_lr: of a state space's states
 """
+MEANINGS = {  # words of the tables
+    "Transformer": 'with sinusoidal positions; "rotary": with rotary ones',
+    "scratch": "trained on labels alone",
+    "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier\nhalf of the steps each",
+    "both": "both losses at once (--objective multitask)",
+    "% SPT": "SPT has this share of the steps",
+    "random start": "the state space is initialised at random, not by structure",
+    "1 %, 10 %": "of the training images",
+    "one way": "the model reads in one direction",
+    "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
+    "lr_pretrain": "the learning rate of SPT",
+    "ssm_lr": "the learning rate of a state space's states",
+}
+
+
+def legend(words):
+    """What the words of some tables mean; words: all that stand in them, as one text."""
+    lines = [ABOVE]
+    for name, meaning in MEANINGS.items():
+        if any(part in words for part in name.split(", ")):
+            lines += [f"    {start:16}{line}" for start, line in zip((name, ""), meaning.splitlines())]
+    return "\n".join(lines) + "\n"
 
 
 def report(args):
@@ -789,7 +798,9 @@ def report(args):
         return tables.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     tiers = tables.tiers_of(args, *both)
-    print(LEGEND)
+    shown = [r for found in both for r in found if r["tier"] in tiers and r["task"] in names]
+    words = [f"{Arm.of(r).with_column(column_of(r))} {Arm.of(r).changes}" for r in shown if "score" not in r]
+    print(legend(" ".join([*words, *map(in_short, PAPER if "paper" in tiers else ())])))
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
         if tier == "paper" or any(here):
@@ -802,7 +813,7 @@ def report(args):
             print_papers(both, names)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
-    tables.print_mini_elsewhere(args, __file__, tiers, both[1])
+    tables.print_elsewhere(args, __file__, tiers, both[1])
     print(tables.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names, tiers)
@@ -817,8 +828,7 @@ def print_arms(whose, title, found):
     if found[0]["task"] not in MEAN_STD:
         unit = "symbols (a constant answer: in brackets)"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
-    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
-    tables.print_recipe(title, recipe_rows(cells), found, inputs)
+    print_recipe(title, found, cells)
     print_columns(f"What SPT restored, % of the {unit}:\n", plain, restored)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in filter(None, sorted(by_words, key=tables.naturally)):
@@ -841,23 +851,33 @@ def both_halves(record):
     return train | epochs | {"lr_pretrain": first.get("lr")}
 
 
-def recipe_rows(cells):
-    """{label: what tables.print_recipe reads}: a label for an arm, or for each of its columns where they
-    differ. Epochs are of both halves."""
+def defaults_of(cells):
+    """{arm: {objective: what tables.RECIPE names}}: the recipes of some arms as the tables have them, epochs
+    of both halves."""
     arms = {}
     for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
-        plain = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
+        known = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
         for column, (first, *_) in columns.items():
             both = first | {"hp": {"train": both_halves(first)}}
             for row, value in tables.unchanged(both).items():
-                if value:
-                    plain.setdefault(arm._replace(changes="").with_column(column), {}).setdefault(row, value)
-    found = {}
-    for arm, rows in arms.items():
-        together = {row: value for one in rows.values() for row, value in one.items()}
-        agree = all(one.items() <= together.items() for one in rows.values())
-        found |= {arm.label(): together} if agree else rows
-    return found
+                known.setdefault(column, {}).setdefault(row, value)
+    return arms
+
+
+def rates_of(recipe):
+    """ "0.01, 0.003": the rates of the pretraining and of the labels, or the one of labels alone."""
+    rates = [recipe.get(row) for row in ("lr_pretrain", "lr")]
+    return ", ".join(f"{rate:g}" for rate in rates if rate)
+
+
+def print_recipe(title, found, cells):
+    """The recipe of one task's tables, with a table of the rates, which were searched row by row."""
+    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
+    defaults = defaults_of(cells)
+    rows = {arm.with_column(c): recipe for arm, of_arm in defaults.items() for c, recipe in of_arm.items()}
+    rows = {label: recipe | {"lr": None, "lr_pretrain": None} for label, recipe in rows.items()}
+    tables.print_recipe(title, rows, found, inputs)
+    print_columns(f"Learning rates, {title} (of SPT, of labels):\n", defaults, rates_of)
 
 
 def cells_of(found):

@@ -29,7 +29,7 @@ ROWS = [  # (task, the rule in words, what its record has)
     ("listops", "the same; guesses also where the root is a sum", {"exp": "listops", "cell": GUESSING}),
     ("pathfinder", "linear model of 400 kinds of 6 x 6 patches", data.FLOORS["pathfinder"]),
 ]
-HEADER = ["task", "rule without a network", "accuracy", "LRA's Transformers", "S4", "best printed"]
+HEADER = ["task", "without a neural network", "accuracy", "LRA's Transformers", "S4", "best printed"]
 
 
 def published(task):
@@ -80,7 +80,7 @@ def listed(found):
 
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band, its rules, S4, and the papers' best."""
-    figure, (axis,) = tables.panels(["What rules without a neural network know, at full size"], (8, 4.4))
+    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 4.4))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
@@ -104,7 +104,7 @@ def plot(found, path):
         accuracy = 100 * record["test_acc"]
         error = 100 * records.mean_and_error([record])[1]
         axis.errorbar(accuracy, y, xerr=error, color=tables.ORANGE, zorder=3)
-        axis.plot(accuracy, y, "o", label="a rule without a network", **look)
+        axis.plot(accuracy, y, "o", label="ours, without a neural network", **look)
         place = dict(textcoords="offset points", fontsize=9, color=tables.ORANGE)
         words, side, align = f"{accuracy:.1f}", 0, "center"
         for _, other in others:  # of ListOps: one guesses sums

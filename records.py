@@ -28,7 +28,7 @@ import models
 from machine import UserError, fcntl
 
 RESULTS = Path(__file__).with_name("results")  # this repository's records
-TIERS = {"paper": "as the paper ran it", "reduced": "at reduced budgets", "mini": "mini tier"}
+TIERS = {"paper": "full size", "reduced": "at reduced budgets", "mini": "mini tier"}
 SEEDS = 3  # declared for every cell of the mini tier: of more the first count
 WITHOUT_NETWORK = "linear", "rule"  # "model" of their records
 

@@ -117,6 +117,9 @@ TECHNIQUES = """\
 """
 
 
+WHERE = {"mini": "of the mini tier", "reduced": "at reduced budgets"}
+
+
 def report(
     args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, inputs=None, leads=None,
     legend="",
@@ -174,23 +177,28 @@ def report(
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
         print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
-    print_mini_elsewhere(args, script, tiers, both[1])
+    print_elsewhere(args, script, tiers, both[1])
     print(unfinished(args.out, exp), end="")
 
 
 def tiers_of(args, yours, ours):
-    """The tiers that a report shows: full size last, where the eye is, but first what has no runs. Without
-    --mini that of small models is shown where you have trained some."""
-    chosen = ["mini"] if args.mini else ["reduced", "paper"]
-    if args.report and not args.mini and any(r["tier"] == "mini" for r in yours):
-        chosen.insert(1, "mini")
+    """The tiers that a report shows: full size, and others where you have runs or a flag asks for them; what
+    has runs comes last, where the eye is."""
+    if args.mini:
+        return ["mini"]
+    others = ["reduced", "mini"] if args.report else ["reduced"]
+    has = {tier: any(r["tier"] == tier for r in yours) for tier in others}
+    chosen = [tier for tier in others if has[tier] or args.all_tiers] + ["paper"]
     return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in (*yours, *ours)))
 
 
-def print_mini_elsewhere(args, script, tiers, ours):
-    """Where this repository's mini tier is, if the report has left it out."""
-    if args.report and "mini" not in tiers and any(r["tier"] == "mini" for r in ours):
-        print(f"The mini tier's tables: python {Path(script).name} --report --mini")
+def print_elsewhere(args, script, tiers, ours):
+    """Where those of this repository's tables are that the report has left out."""
+    flags = {"mini": "--mini", "reduced": "--all-tiers"}
+    left = [tier for tier in flags if tier not in tiers and any(r["tier"] == tier for r in ours)]
+    if args.report and not args.mini:
+        for tier in left:
+            print(f"Runs {WHERE[tier]}: python {Path(script).name} --report {flags[tier]}")
 
 
 def unfinished(out, exp):
@@ -284,6 +292,7 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         lines += under(words, rows)
         notes += more
     if lines:
+        lines = [[*line[:-1], ""] for line in lines] if tier == "mini" else lines
         last = "paper" if tier == "paper" else "paper, full"
         header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
         print_table(header, lines, notes)

@@ -66,7 +66,7 @@ def test_table_1_draws_test_accuracies_of_the_papers_recipe_alone(drawn):
     lines += [record("locality", "text", "conv", {"kernel": 9}, 0.2, tier="reduced", changes={"epochs": 3})]
     (figure,) = drawn(exp_locality.main, lines)
     (shown,) = [found for axis in figure.axes if (found := dots(axis))]
-    assert shown == {"ours, as the paper ran it": [pytest.approx((5, 60, 10))]}
+    assert shown == {"ours, full size": [pytest.approx((5, 60, 10))]}
     curve = dict(figure.axes[2].lines[1].get_xydata().tolist())
     assert curve == {5: 88.96, 7: 90.61, 11: 90.56, 21: 90.26, 31: 89.33, 61: 85.41}
 

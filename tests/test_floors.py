@@ -74,7 +74,7 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
         label = line.get_label()
         dots.setdefault(label, []).append((line.get_xdata()[0], line.get_ydata()[0]))
     for y, (low, high, s4, best) in enumerate(PAPERS.values()):
-        assert dots["a rule without a network"][y] == (pytest.approx(60 + 10 * y), y)
+        assert dots["ours, without a neural network"][y] == (pytest.approx(60 + 10 * y), y)
         assert dots["S4 (Gu et al.)"][y] == (s4, y) and dots["best number of A and B that we have"][y] == (
             best,
             y,

@@ -528,9 +528,10 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 (1)" and len(tables[SMALL]["Text"]) == 2
     assert tables[SMALL]["Text, changed recipe; lr 0.5"]["K=5"][0] == "60.0 (1)" and "99.99" not in out
     assert reported(yours, [], "--task", "listops", "--mini")[0].get(SMALL, {}) == {}
-    tables, out = reported([], yours)  # the repository's mini runs are for those who ask
-    assert {*tables} == {FULL, LESS} and "The mini tier's tables: python " in out
+    tables, out = reported([], yours)  # the repository's other tiers are for those who ask
+    assert [*tables] == [FULL] and "--report --mini\n" in out and "--report --all-tiers\n" in out
     assert [*reported([], yours, "--mini")[0]] == [SMALL]
+    assert [*reported([], yours, "--all-tiers")[0]] == [LESS, SMALL, FULL]
 
 
 def test_averages_are_over_whole_rows(reported):
@@ -612,7 +613,7 @@ def test_a_copy_is_compared_with_its_original(reported):
         assert "needs the original with the same flags: python exp_locality.py --kernel 31\n" in text
         rows = tables[f"my (yours) against locality ({whose})"][""]
         assert rows["Text, K=5"] == [
-            "as the paper ran it", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
+            "full size", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
         ]  # fmt: skip
         assert rows["Text, K=31"][1:] == ["70.00 (1)", "—", "—"]  # the other was trained for less
     # Its own table has no tables of rows that nobody ran.
