@@ -230,7 +230,8 @@ def table_of(group):
 SHORT = """\
 Do small runs say what the papers say? Each row below puts a difference of the mini tier (small data, small
 models) beside the paper's at full size, or beside what we predicted. It says what these runs show, not who
-is right. How often it came as expected:"""
+is right. A row can differ from a sentence and agree with the paper's own numbers, or fit the sentence all the
+better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. How often it came as expected:"""
 
 HOW = f"""\
 `python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`.

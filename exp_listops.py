@@ -549,9 +549,10 @@ def draw(args, task, figures, chosen):
             raise common.UserError(missing)
         return print(missing)
     answers = predictions(chosen[1], task, "test", args)
+    name = f"{chosen[0]}, mini tier" if args.mini else chosen[0]
     for number, plot in ((2, plot_gain), (3, plot_breakdown)):
         if number in figures:
-            plot(*answers, chosen[0], args.out / f"listops-figure{number}.png")
+            plot(*answers, name, args.out / f"listops-figure{number}.png")
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -371,6 +371,7 @@ These are this repository's runs, or yours of cells that you have run.
     counts       the square roots of how often they occur
     bayes        presence, with the weights of Naive Bayes
     start        a symbol is put in front of every document
+    lags 0 1 32  a pixel, its right and its lower neighbour, and so on
     words        words, and all runs of at most n of them
     features     n-grams that were counted in training; of 8 grey levels
     core s       CPU seconds
@@ -422,7 +423,8 @@ def print_task(group):
         row = r["row"].removeprefix("words, ")
         rows.append([row, *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
     words = data.title_of(first), records.in_words(first["changes"]), kind_of(first["cell"])
-    print(f"{', '.join(filter(None, words))}; majority class (test) {100 * first['chance']:.1f}:\n")
+    heading = f"{', '.join(filter(None, words))}; majority class (test) {100 * first['chance']:.1f}:"
+    print(textwrap.fill(heading, 80) + "\n")
     tables.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")

@@ -297,7 +297,7 @@ These are this repository's runs, or yours of cells that you have run.
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     pool         averaged over all of the image, or over each of its quarters
     span         positions from a patch's first pixel to its last
-    penalty      of the weights, chosen by validation; a larger one: smaller ones
+    penalty      on large weights, chosen by validation
     core s       seconds of one core; both pools use the same features, and the
                  seconds that these took count in both
     GB           peak memory

@@ -1078,8 +1078,9 @@ def plot_starts(leads, title, path):
         [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
     )
     rows.sort()
+    palette = tables.BLUE, tables.ORANGE
     for y, (model, _, _, x, error, _) in enumerate(rows):
-        axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=f"C{-model}")
+        axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=palette[-model % 2])
     axis.axvline(0, color="black", linewidth=1)
     axis.set_yticks(range(len(rows)), [words for *_, words in rows], fontsize=8)
     axis.set_xlabel("lead of the structured start over the random one (points)")
