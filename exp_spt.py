@@ -865,9 +865,10 @@ def defaults_of(cells):
 
 
 def rates_of(recipe):
-    """ "0.01, 0.003": the rates of the pretraining and of the labels, or the one of labels alone."""
-    rates = [recipe.get(row) for row in ("lr_pretrain", "lr")]
-    return ", ".join(f"{rate:g}" for rate in rates if rate)
+    """ "0.01, 0.003": the rates of the pretraining and of the labels, or the one of labels alone; "" where
+    every run has changed one."""
+    rates = [recipe.get(row, math.nan) for row in ("lr_pretrain", "lr")]
+    return "" if math.nan in rates else ", ".join(f"{rate:g}" for rate in rates if rate)
 
 
 def print_recipe(title, found, cells):
