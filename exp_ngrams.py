@@ -364,7 +364,9 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 # fmt: on
 UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
 MEANING = """\
-These are this repository's runs, or yours of cells that you have run.
+These are this repository's runs, or yours of cells that you have run. A
+logistic regression reads the n-grams; its penalty is chosen by validation.
+Texts are read up to 4,096 bytes where a row does not say otherwise.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     presence     which n-grams occur
@@ -373,7 +375,7 @@ These are this repository's runs, or yours of cells that you have run.
     start        a symbol is put in front of every document
     lags 0 1 32  a pixel, its right and its lower neighbour, and so on
     words        words, and all runs of at most n of them
-    features     n-grams that were counted in training; of 8 grey levels
+    features     how many n-grams occur in training; pixels have 8 grey levels
     core s       CPU seconds
 """
 

@@ -83,8 +83,8 @@ def report(args):
     """Ours beside the paper's."""
     tables.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=tables.TECHNIQUES,
-        also={"multitask": rotary}, leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, also={"multitask": rotary},
+        legend=tables.TECHNIQUES + tables.OUR_READING, leads=LEADS,
     )  # fmt: skip
 
 

@@ -228,7 +228,8 @@ MEANS = {
     TASKS4: {"S4, from scratch": 82.8, "S4, masked SPT": 84.5, "DLR, masked SPT": 83.4},
 }
 NOTES = """\
-✗: chance; it counts as 50 in the averages. More numbers of the paper:
+✗: chance; it counts as 50 in the averages, which are as the paper prints them.
+More numbers of the paper:
 
     S4 on sCIFAR    91.7 or 91.8, by the table
     DLR, Table 7    from scratch about 77 on average, with the better start
@@ -772,7 +773,7 @@ MEANINGS = {  # words of the tables
     "% SPT": "SPT has this share of the steps",
     "random start": "the state space is initialised at random, not by structure",
     "1 %, 10 %": "of the training images",
-    "one way": "the model reads in one direction",
+    "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
@@ -1070,9 +1071,14 @@ def plot_starts(leads, title, path):
     for arm, column, *pair in leads:
         (first, *_), model = pair[0], [*MODELS].index(arm.model)
         total, labels = both_halves(first)["epochs"], first["hp"]["train"]["epochs"]
-        words = f"{COLUMNS[column]} SPT for {total - labels} of {total} epochs"
+        rate = both_halves(first).get("lr_pretrain")
+        words = f"{COLUMNS[column]} SPT for {total - labels} of {total} epochs" + (
+            f" at {rate:g}" if rate else ""
+        )
         words = words if total > labels else f"no SPT, {total} epochs"
-        changed = records.in_words({k: v for k, v in first["changes"].items() if k != "epochs"})
+        changed = records.in_words(
+            {k: v for k, v in first["changes"].items() if k not in ("epochs", "lr_pretrain")}
+        )
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
         rows.append((-model, labels - total, -total, *records.difference(*pair), words))
     figure, (axis,) = tables.panels(

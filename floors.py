@@ -29,6 +29,8 @@ ROWS = [  # (task, the rule in words, what its record has)
     ("listops", "the same; guesses also where the root is a sum", {"exp": "listops", "cell": GUESSING}),
     ("pathfinder", "linear model of 400 kinds of 6 x 6 patches", data.FLOORS["pathfinder"]),
 ]
+KINDS = {"linear": ("o", "ours: a linear model"), "rule": ("^", "ours: a rule that knows the grammar")}
+BEST = "best number of papers A and B that we can read"
 HEADER = ["task", "without a neural network", "accuracy", "LRA's Transformers", "S4", "best printed"]
 
 
@@ -79,7 +81,7 @@ def listed(found):
 
 
 def plot(found, path):
-    """A line a task: chance, LRA's own Transformers as a band, its rules, S4, and the papers' best."""
+    """A line a task: chance, LRA's own Transformers as a band, ours, S4, and the papers' best."""
     figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 4.4))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
@@ -88,15 +90,7 @@ def plot(found, path):
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
                   label="the Transformers of LRA's own table")  # fmt: skip
         axis.plot(s4, y, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=9, **style)
-        axis.plot(
-            best,
-            y,
-            "D",
-            color=tables.GREEN,
-            label="best number of A and B that we have",
-            markersize=12,
-            **style,
-        )
+        axis.plot(best, y, "D", color=tables.GREEN, label=BEST, markersize=12, **style)
         (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]
         axis.plot(chance, y, "|", color="0.3", label="chance", markersize=16, zorder=3)
@@ -104,13 +98,14 @@ def plot(found, path):
         accuracy = 100 * record["test_acc"]
         error = 100 * records.mean_and_error([record])[1]
         axis.errorbar(accuracy, y, xerr=error, color=tables.ORANGE, zorder=3)
-        axis.plot(accuracy, y, "o", label="ours, without a neural network", **look)
+        marker, label = KINDS[record["model"]]
+        axis.plot(accuracy, y, marker, label=label, **look)
         place = dict(textcoords="offset points", fontsize=9, color=tables.ORANGE)
         words, side, align = f"{accuracy:.1f}", 0, "center"
         for _, other in others:  # of ListOps: one guesses sums
             words, side, align = f"{words}, sums known", -4, "left"
             other = 100 * other["test_acc"]
-            axis.plot(other, y, "o", label="the same rule, sums guessed", markerfacecolor="white", **look)
+            axis.plot(other, y, marker, label="the same rule, sums guessed", markerfacecolor="white", **look)
             axis.annotate(f"{other:.1f}, sums guessed", (other, y), (4, 10), ha="right", **place)
         axis.annotate(words, (accuracy, y), (side, 10), ha=align, **place)
         names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), rule_words)))

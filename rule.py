@@ -31,7 +31,14 @@ from records import SEEDS
 GAP = 2.0  # points: up to this is no difference
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
 OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
-SAYS = {"A": "Paper A", "B": "Paper B", "ours": "Ours", "control": "Controls", "exploratory": "Exploratory"}
+SAYS = {
+    "A": "Paper A",
+    "B": "Paper B",
+    "ours": "Ours",
+    "rivals": "Ours, guesses that exclude each other",
+    "control": "Controls",
+    "exploratory": "Exploratory",
+}
 
 # ------------------------------------------------------------------------------------------ claims.tsv
 

@@ -47,11 +47,10 @@ def naturally(text):
 
 def lead(group, others, seeds=False):
     """ "+6.5 ± 0.7": how far one cell is ahead of another, in points; "+6.5 ± 0.7 (3)" with the smaller of
-    their numbers of seeds; of one, "+6.5 (1)"."""
-    (points, error), n = records.difference(group, others), min(len(group), len(others))
-    if seeds:
-        return f"{signed(points)}{f' ± {error:.1f}' if n > 1 else ''} ({n})"
-    return f"{signed(points)} ± {error:.1f}"
+    their numbers of seeds."""
+    points, error = records.difference(group, others)
+    n = f" ({min(len(group), len(others))})" if seeds else ""
+    return f"{signed(points)} ± {error:.1f}{n}"
 
 
 def signed(points):
@@ -61,7 +60,7 @@ def signed(points):
 
 def summary(group):
     """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
-    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 (1, at chance)"."""
+    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)"."""
     if not group:
         return "—"
     mean, error = records.mean_and_error(group)
@@ -70,10 +69,9 @@ def summary(group):
     count = f"{len(group)}"
     if learnt < len(group):
         count += f", {learnt} above chance" if learnt else ", at chance"
-    spread = f" ± {100 * error:.{digits}f}"
-    if group[0]["model"] in records.WITHOUT_NETWORK:  # no seed: the test set's error is all of it
-        return f"{100 * mean:.{digits}f}{spread}"
-    return f"{100 * mean:.{digits}f}{spread if len(group) > 1 else ''} ({count})"
+    numbers = f"{100 * mean:.{digits}f} ± {100 * error:.{digits}f}"
+    no_seed = group[0]["model"] in records.WITHOUT_NETWORK
+    return numbers if no_seed else f"{numbers} ({count})"
 
 
 def seeds_of(groups):
@@ -110,6 +108,10 @@ def paper_value(paper, row, at):
 
 # ------------------------------------------------------------------------------------------ the report
 
+OUR_READING = """\
+    paper           which row is "learned" and which has no techniques is our
+                    reading: the table is scrambled in our copy
+"""
 TECHNIQUES = """\
     no techniques   without paper A's training techniques: on Text restoring
                     corrupted bytes ("denoising"), on ListOps shuffled
@@ -144,9 +146,9 @@ def report(
     both = [records.rows_of(found, exp, also or {}) for found in known]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (number of seeds); of one seed no")
-    print("error is known. docs/claims.md says how errors are made. Cost: CPU time of a")
-    print("run; on a GPU, and where that was not recorded, wall time.\n" + (legend and f"\n{legend}"))
+    print("Test accuracy in %: mean ± standard error (number of seeds). Of one seed at full")
+    print("size ± is the error of the test set alone; docs/claims.md says more. Cost: CPU")
+    print("time of a run; on a GPU, and if that is unknown, wall time.\n" + (legend and f"\n{legend}"))
     tiers = tiers_of(args, *both)
     for tier in tiers:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
@@ -277,7 +279,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     if not lines:
         return
     lines += baseline_rows([*here[0], *here[1]])
-    lines += [[f"no network: {floor[0]['row']}", "", summary(floor), cost(floor), ""]] if floor else []
+    lines += [["without a network: floors.py", "", summary(floor), cost(floor), ""]] if floor else []
     print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
 
 
@@ -397,9 +399,12 @@ def lines_of(yours, ours, paper, at, bare=()):
 
 
 def table_order(record, paper):
-    """A key to sort by: rows of the paper's table in its order, then others by model and cell."""
-    rows = list(paper)
-    at = rows.index(record["row"]) if record["row"] in paper else len(rows)
+    """A key to sort by: rows of the paper's table in its order, beside each its twin with or without
+    techniques, then others by model and cell."""
+    rows, without = list(paper), ", no techniques"
+    row = record["row"]
+    twin = row.removesuffix(without) if row.endswith(without) else row + without
+    at = rows.index(row) if row in paper else rows.index(twin) + 0.5 if twin in paper else len(rows)
     return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
 
 
@@ -623,7 +628,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(
         description="Draw the accuracy of runs after each epoch, training and validation, to DIR/curves.png. "
         "Seeds of one recipe are averaged.",
-        epilog="Example: python records.py --plot runs/mini-locality-listops-*",
+        epilog="Example: python tables.py --plot runs/mini-locality-listops-*",
     )
     what = "folders of runs, or names of runs in results/curves"
     parser.add_argument("--plot", nargs="+", type=Path, required=True, metavar="RUN", help=what)
