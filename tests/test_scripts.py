@@ -6,6 +6,7 @@ import argparse
 import ast
 import hashlib
 import importlib
+import re
 import types
 from pathlib import Path
 
@@ -167,9 +168,7 @@ def test_a_mini_cell_is_trained_shown_and_can_be_rebuilt(script, words, row, tmp
     assert (r["run"][:5], r["tier"], r["mini"], r["amp"], r["steps"]) == ("mini-", "mini", True, "off", 6)
     assert r["changes"] == {"limit": 100, "steps": 6} and (not row or r["row"] == row)
     number = f"{100 * r['test_acc']:.1f}"  # of the dial without its error
-    assert any(
-        re.search(rf" {number}( ± \S+)? \(1", line) for line in said.splitlines() if line.startswith("| ")
-    )
+    assert re.search(rf"^\| .* {number}( ± \S+)? \(1", said, re.MULTILINE)
     model, _ = records.rebuild(tmp_path / r["run"] / "best.pt")
     assert sum(p.numel() for p in model.parameters()) == r["params"]
 
