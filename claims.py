@@ -181,11 +181,14 @@ def fields_of(judged):
 
 def show(judged):
     """Print a row in at most 80 columns."""
-    words, paper, here, _, reading, _ = fields_of(judged)
+    words, paper, here, _, reading, marks = fields_of(judged)
+    letters = "".join(letter for mark, letter in LETTERS.items() if mark in marks)
+    words += f" [{letters}]" if letters else ""
     start = f"{reading:18}{here:20}{paper:>5}  "
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
+LETTERS = {"rising": "R", "bag": "B", "nothing restored": "N"}  # of marks
 READ = f"""\
 Gaps between two models, in points. here: of the mini tier's runs. expected: the
 paper's gap at full size; without its numbers what it says, + or - for a
@@ -204,12 +207,15 @@ direction, 0 for no difference; below "Ours" and "Controls" what we predicted.
     not run          any                        is missing
     (empty)          nobody predicted one       is not read
 
-docs/claims.md says which models had not stopped learning.
+Behind a row: R, a model was not trained to its end (validation still rose); B,
+a model is at the level of a bag of symbols; N, a pretraining learnt nothing.
+docs/claims.md says which.
 """
 
 
 def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
+    print(f"How often did it come as expected, at the mini tier?\n\n{tally(judged, 80)}\n")
     print(READ)
     print(f"{'reading':18}{'here ± s.e.':17}expected\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
@@ -217,7 +223,6 @@ def show_all(judged, pairs):
         for one in group:
             show(one)
         print()
-    print(f"How often did it come as expected?\n\n{tally(judged, 80)}\n")
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
 

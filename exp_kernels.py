@@ -421,7 +421,7 @@ LEGEND = f"""\
     decay-rotary    the same, and its states rotate by learned angles
     decay-selective it forgets by a number that the input chooses
     free taps       S4's block with a kernel of free numbers
-    not A's         all rows but S4, S5 and gMLP
+Only S4, S5 and gMLP are rows of paper A.
 """
 LEADS = {"gMLP over S4": ("gMLP", "S4"), "gMLP over S5": ("gMLP", "S5")}
 LEADS["free taps over S4"] = ("free taps in S4's block", "S4")

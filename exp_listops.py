@@ -465,7 +465,7 @@ def plot_labels(task, path):
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    title = f"{name}, {(predicted == labels).mean():.1%} on test: gain over each root's commonest label"
+    title = f"{name}, {(predicted == labels).mean():.1%} on test: gain over the greedy rule"
     figure, (axis,) = tables.panels([title], size=(6.4, 3.6))
     for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation
@@ -474,11 +474,11 @@ def plot_gain(roots, labels, predicted, name, path):
         greedy = (labels[here] == greedy_label).sum() / n if greedy_label >= 0 else 0.1
         error = 100 * math.sqrt(model * (1 - model) / n)
         bar = axis.bar(operation, 100 * (model - greedy), yerr=error, capsize=4, color=COLOURS[operation])
-        axis.bar_label(bar, [f"{100 * model:.1f} %, commonest {100 * greedy:.1f} %"], padding=3, fontsize=8)
+        axis.bar_label(bar, [f"{100 * model:.1f} %, greedy {100 * greedy:.1f} %"], padding=3, fontsize=8)
     axis.axhline(0, color="black", linewidth=0.8)
     axis.margins(y=0.15)
     axis.set_xticks(range(4), [f"{title} (n={(roots == i).sum()})" for i, title in enumerate(OPERATIONS)])
-    axis.set(xlabel="root operation", ylabel="model − the root's commonest label (points)")
+    axis.set(xlabel="root operation", ylabel="model − greedy (SM: a random digit; points)")
     tables.save_figure(figure, path)
 
 

@@ -251,6 +251,7 @@ LEGEND = f"""\
 Test accuracy in %, the mean of 3 seeds, or of (their number).
 
 {tables.TECHNIQUES}\
+    Transformer     with rotary positions, that of exp_multitask.py
     bag of symbols  K = 1: the model knows which symbols occur, not where
     --stride S      re-orders every input: with 3 it reads ABCDEF as ADBECF
     16 apart        former neighbours stand 16 positions apart. In exchange

@@ -231,8 +231,8 @@ NOTES = """\
 ✗: chance; it counts as 50 in the averages, which are as the paper prints them.
 More numbers of the paper:
 
-    S4 on sCIFAR    91.7 or 91.8, by the table
-    DLR, Table 7    from scratch about 77 on average, with the better start
+    S4 on sCIFAR    91.7 in one table, 91.8 in another
+    DLR, Table 7    with the better start, from scratch, about 77 on average
     Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
 """
 # fmt: on
@@ -879,7 +879,9 @@ def print_recipe(title, found, cells):
     rows = {arm.with_column(c): recipe for arm, of_arm in defaults.items() for c, recipe in of_arm.items()}
     rows = {label: recipe | {"lr": None, "lr_pretrain": None} for label, recipe in rows.items()}
     tables.print_recipe(title, rows, found, inputs)
-    print_columns(f"Learning rates, {title} (of SPT, of labels):\n", defaults, rates_of)
+    heading = f"Learning rates, {title} (of SPT, of labels). A changed recipe has them, too,\n"
+    heading += "where it does not say otherwise:\n"
+    print_columns(heading, defaults, rates_of)
 
 
 def cells_of(found):
@@ -919,20 +921,24 @@ def leads_of(cells):
 
 
 def print_differences(title, cells):
-    """A table of gains_of and of leads_of."""
-    lines = []
-    for heading, found in (
-        ("what SPT adds", gains_of(cells)),
-        ("structured start over random", leads_of(cells)),
-    ):
+    """A table of gains_of and of leads_of, and what is largest and smallest by the table's own recipe."""
+    lines, short = [], []
+    differences = {"what SPT adds": gains_of(cells), "structured start over random": leads_of(cells)}
+    for heading, found in differences.items():
         by_words = records.grouped(found, lambda difference: difference[0].changes)
         for words in sorted(by_words, key=tables.naturally):
             rows = []
             for arm, column, *pair in by_words[words]:
                 rows.append([arm.with_column(column), tables.lead(*pair, seeds=True)])
             lines += tables.under(", ".join(filter(None, [heading, words])), rows)
+        by_size = sorted(by_words.get("", ()), key=lambda difference: -records.difference(*difference[2:])[0])
+        if len(by_size) > 1:
+            both = by_size[:: len(by_size) - 1]
+            ends = [f"{tables.lead(*pair)} ({arm.with_column(column)})" for arm, column, *pair in both]
+            short.append(f"{heading}: from {ends[1]} to {ends[0]}")
     if lines:
         tables.print_table([f"{title}, in points", "at equal steps"], lines)
+        tables.print_list(f"In short, {title}, by the table's own recipe, in points:", short)
 
 
 def print_columns(heading, cells, text):
@@ -1081,9 +1087,9 @@ def plot_starts(leads, title, path):
         )
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
         rows.append((-model, labels - total, -total, *records.difference(*pair), words))
-    figure, (axis,) = tables.panels(
-        [f"What the structured start is worth ({title}, mini tier)"], size=(7.5, 3.8)
-    )
+    seeds = tables.seeds_of([group for *_, one, other in leads for group in (one, other)])
+    words = f"What the structured start is worth ({title}, mini tier, {seeds}, ± standard error)"
+    figure, (axis,) = tables.panels([words], size=(7.5, 3.8))
     rows.sort()
     palette = tables.BLUE, tables.ORANGE
     for y, (model, _, _, x, error, _) in enumerate(rows):

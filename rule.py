@@ -35,7 +35,7 @@ SAYS = {
     "A": "Paper A",
     "B": "Paper B",
     "ours": "Ours",
-    "rivals": "Ours, guesses that exclude each other",
+    "rivals": "Ours, rival guesses",
     "control": "Controls",
     "exploratory": "Exploratory",
 }

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy
 
 import common
+import data
 import records
 from machine import UserError
 
@@ -167,7 +168,8 @@ def report(
         of_tasks = {task: [r for r in (*ours, *yours) if r["task"] == task] for task in ran}
         said = (inputs or {}).get
         for task, found in of_tasks.items():
-            print_task(task, titles[task], tasks, tier, yours, ours, paper, rules.get(task, []))
+            beside = {} if (tier, task) in OTHER_TASK else paper
+            print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
             if any(not r["changes"] for r in found):
                 print_recipe(titles[task], recipe_rows(found), found, said(task))
         for task, found in of_tasks.items():
@@ -285,7 +287,8 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
     """One table of the rows of a task that were not trained by the table's recipe, under what was changed."""
-    here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
+    of_task = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
+    here = [[r for r in found if not is_rate(r)] for found in of_task]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
@@ -298,6 +301,23 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         last = "paper" if tier == "paper" else "paper, full"
         header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
         print_table(header, lines, notes)
+    rates = {}
+    for group in grouped_rows(of_task[0] or of_task[1]):
+        if is_rate(group[0]):
+            rates.setdefault(group[0]["changes"]["lr"], []).append(f"{group[0]['row']} {summary(group)}")
+    if rates:
+        tried = "; ".join(f"{', '.join(rows)} at lr {lr:g}" for lr, rows in sorted(rates.items()))
+        print(textwrap.fill(f"Other rates, {title}: {tried}.", 80, break_on_hyphens=False) + "\n")
+
+
+def is_rate(record):
+    """Whether a run of the mini tier differs from its table's recipe by the rate alone: it was a search."""
+    return record["tier"] == "mini" and record["changes"].keys() == {"lr"}
+
+
+def grouped_rows(found):
+    """The records of each row, by the recipe that counts."""
+    return [records.best_recipe(group) for group in records.grouped(found, records.row_key).values()]
 
 
 def print_papers(rest, tasks, short, paper, rules):
@@ -335,12 +355,18 @@ def print_averages(tasks, yours, ours, paper, bare=True):
 
 def print_leads(ran, titles, tasks, tier, found, paper, leads):
     """A table: how far is one row ahead of another, wherever both were trained by one recipe?"""
-    lines = []
+    lines, short = [], []
     for name, pair in leads.items():
         of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
-        lines += under(name, lead_lines(pair, of_pair, ran, titles, tasks, paper))
+        rows = lead_lines(pair, of_pair, ran, titles, tasks, paper)
+        lines += under(name, rows)
+        plain = [row for row in rows if row[0] in titles.values() and row[2]]
+        if plain:
+            numbers = (f"{title} {here.rpartition(' ')[0]} ({there})" for title, here, there in plain)
+            short.append(f"{name}: {', '.join(numbers)}")
     if lines:
         print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
+        print_list("In short, by the recipe of the table (in brackets the paper):", short)
 
 
 def lead_lines(pair, found, ran, titles, tasks, paper):
@@ -353,17 +379,14 @@ def lead_lines(pair, found, ran, titles, tasks, paper):
         changes = dict(one[place][0]["changes"])
         twin = other.get(place)
         if not twin and changes.pop("technique", None):
-            twin = [
-                r
-                for r in other.get((task, records.in_words(changes)), ())
-                if not r["hp"]["train"]["technique"]
-            ]
+            twin = other.get((task, records.in_words(changes)), ())
+            twin = [r for r in twin if not r["hp"]["train"]["technique"]]
         if twin and changes.keys() != {"lr"}:
-            printed = [paper_number(paper, row, tasks, task) for row in pair]
+            beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
+            printed = [paper_number(beside, row, tasks, task) for row in pair]
             known = all(isinstance(value, float) for value in printed)
-            *long, label = textwrap.wrap(
-                ", ".join(filter(None, [titles[task], words])), 42, subsequent_indent="  "
-            )
+            name = ", ".join(filter(None, [titles[task], words]))
+            *long, label = textwrap.wrap(name, 42, subsequent_indent="  ")
             here = lead(records.best_recipe(one[place]), records.best_recipe(twin), seeds=True)
             there = signed(printed[0] - printed[1]) if known else ""
             lines += [*([part, "", ""] for part in long), [label, here, there]]
@@ -409,7 +432,9 @@ def table_order(record, paper):
 
 
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
-RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}"}
+RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}", "depth": "{} layers", "d_model": "width {}"}
+UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
+OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
 
 def print_recipe(title, rows, found, inputs=None):
@@ -428,19 +453,26 @@ def print_recipe(title, rows, found, inputs=None):
             parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
     if not parts:
         return
+    tier, task = found[0]["tier"], found[0]["task"]
+    if tier != "reduced":
+        parts.append(f"inputs of at most {data.length(task, tier == 'mini'):,} {UNITS.get(task, 'pixels')}")
     words = f"Recipe, {title}: {', '.join([*parts, *filter(None, [inputs])])}."
     if any(r["data"].get("official") is False for r in found):
         words += " Not the official images."
-    tier, task = found[0]["tier"], found[0]["task"]
+    if (tier, task) in OTHER_TASK:
+        words += " An easy level of our own, which no paper has."
     has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in found)
     if tier == "mini" and not has_bag and (bag := bag_of(task)):
-        words += f" A bag of symbols (exp_locality.py, K=1), which sees no order, has {summary(bag)}."
+        words += (
+            f" A bag of symbols (K=1 of exp_locality.py, by its recipe) sees no order and has {summary(bag)}."
+        )
     print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
 
 
 def unchanged(record):
     """What RECIPE names of a record's recipe, without what it changes of its table's."""
-    rows = record["hp"].get("train", {}) | {"examples": record["data"].get("counts", {}).get("train")}
+    rows = record["hp"].get("model", {}) | record["hp"].get("train", {})
+    rows |= {"examples": record["data"].get("counts", {}).get("train")}
     other = {"limit": "examples", "steps": "epochs"}
     changed = {other.get(row, row) for row in record["changes"]}
     return {row: rows.get(row) for row in RECIPE if row not in changed}

@@ -529,7 +529,7 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
         "Text, changed recipe; 4 epochs": {"K=5": ["85.00 ± 0.36 (1)", "10 min", "88.96"]},
     }
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 ± 0.5 (1)" and len(tables[SMALL]["Text"]) == 2
-    assert tables[SMALL]["Text, changed recipe; lr 0.5"]["K=5"][0] == "60.0 ± 0.5 (1)" and "99.99" not in out
+    assert "Other rates, Text: K=5 60.0 ± 0.5 (1) at lr 0.5." in out and "99.99" not in out
     assert reported(yours, [], "--task", "listops", "--mini")[0].get(SMALL, {}) == {}
     tables, out = reported([], yours)  # the repository's other tiers are for those who ask
     assert [*tables] == [FULL] and "--report --mini\n" in out and "--report --all-tiers\n" in out
@@ -567,8 +567,8 @@ def test_a_recipe_says_what_few_rows_have_instead(capsys):
     rows = {label: {"lr": lr, "epochs": epochs, "examples": 45_000} for label, (lr, epochs) in rows.items()}
     read = dict(task="image", tier="paper", model="s4", cell={}, data={"official": False})
     tables.print_recipe("Image", rows | {"no network": {}}, [read], "as symbols")
-    words = "Recipe, Image: 4 epochs (5: K=1; K=5), 45,000 examples, lr 0.003 (0.001: K=1; K=7), as symbols. "
-    words += "Not the official images."
+    words = "Recipe, Image: 4 epochs (5: K=1; K=5), 45,000 examples, lr 0.003 (0.001: K=1; K=7), "
+    words += "inputs of at most 1,024 pixels, as symbols. Not the official images."
     assert " ".join(capsys.readouterr().out.split()) == " ".join(words.split())
     tables.print_recipe("Image", {"no network": {}}, [])
     assert capsys.readouterr().out == ""
