@@ -116,7 +116,7 @@ def tally(judged, width):
         "few seeds, not run, or all at the bag. Of intervals of 95 % one in twenty misses: of the "
         f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
     )
-    table = tables.markdown(["who expected it", "rows", *kinds, "not read"], lines)
+    table = tables.markdown(["expected by", "rows", *kinds, "not read"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
 
 

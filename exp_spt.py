@@ -859,7 +859,7 @@ def defaults_of(cells):
     for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
         known = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
         for column, (first, *_) in columns.items():
-            both = first | {"hp": {"train": both_halves(first)}}
+            both = first | {"hp": first["hp"] | {"train": both_halves(first)}}
             for row, value in tables.unchanged(both).items():
                 known.setdefault(column, {}).setdefault(row, value)
     return arms

@@ -35,7 +35,7 @@ SAYS = {
     "A": "Paper A",
     "B": "Paper B",
     "ours": "Ours",
-    "rivals": "Ours, rival guesses",
+    "rivals": "Our rival guesses",
     "control": "Controls",
     "exploratory": "Exploratory",
 }
