@@ -321,8 +321,8 @@ def predictions(model, task, split, args):
 
 
 LEGEND = """\
-Accuracy in %, in training / on test. A rule learns no more than a digit for
-each operation, so the many training examples measure it best. ±: the standard
+Accuracy in %, in training / on test. A rule learns next to nothing from the
+training examples, so these, being many, measure it best. ±: the standard
 error that the size of the test set gives.
 
     greedy   the answer that the root's operation has most often
@@ -357,7 +357,8 @@ def report(args):
                 train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
                 rows[-1].append(train + tables.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
-        tables.print_table(["train / test", "yours", "this repository", "paper, train"], rows)
+        there = "paper, train" if tier == "paper" else "paper, full, train"
+        tables.print_table(["train / test", "yours", "this repository", there], rows)
         if groups := range_groups(*both, tier):
             print_ranges(groups, tier)
             ranges[tier] = groups

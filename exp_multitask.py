@@ -215,11 +215,19 @@ LEADS = {"what the techniques add": ("Transformer", "Transformer, no techniques"
 LEADS |= {f"the same, {model}": (model, f"{model}, no techniques") for model in ("MEGA", "paper A's MEGA")}
 
 
+def of_table_4(record):
+    """The row here of a run of exp_positional: its rotary Transformer is this table's."""
+    cell = {fact: value for fact, value in record["cell"].items() if fact != "position"}
+    if record["cell"].get("position") == "rotary":
+        return {"row": ", ".join(["Transformer", *["no techniques"] * bool(cell)]), "cell": cell}
+
+
 def report(args):
     """Ours beside the paper's, and with --mini the figure."""
     tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
+        also={"positional": of_table_4},
     )  # fmt: skip
     if args.report and args.mini:
         plot_data(args)

@@ -410,9 +410,11 @@ def report(args):
 
 
 def kind_of(cell):
-    """What has a table of its own: words, symbols that stand apart, and n-grams ("")."""
+    """What has a table of its own: words, changed texts, symbols that stand apart, and n-grams ("")."""
     if cell.get("unit") == "word":
         return "words"
+    if {"max_length", "digits"} & cell.keys():
+        return "cut, or without digits"
     return "symbols that stand a gap apart" if cell.get("gap", 1) > 1 else ""
 
 
@@ -453,6 +455,7 @@ def drawn(found, x, by, least=1, step=0.0):
             chosen = [r for r in group if r["cell"][by] == key]
             chosen.sort(key=lambda r: r["cell"][x])
             if len(chosen) >= least:
+                style = style[0] if (x, group[0]["task"]) == ("gap", "image") else style  # rows: no line
                 look = dict(fmt=style, color=colour, markersize=4, label=label)
                 places = [r["cell"][x] + aside for r in chosen]
                 tables.errorbars(axis, places, [[r] for r in chosen], **look)

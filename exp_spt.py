@@ -740,12 +740,12 @@ class Arm(NamedTuple):
         return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
 
     def label(self, full=False):
-        """ "S4, random start, 16 apart"; in full "S4, random start, neighbours 16 apart". Mini inputs have
+        """ "S4, random, 16 apart"; in full "S4, random start, neighbours 16 apart". Mini inputs have
         256 positions: former neighbours lie 256 / stride apart."""
         cell = self.rest
         words = [NAMES[cell.model] if full or cell.model != "rotary" else "rotary"]
         words.append("one way" if cell.way.one_way else None)
-        words.append("random start" if cell.init == "random" else None)
+        words.append(f"random{' start' * full}" if cell.init == "random" else None)
         words.append(f"{100 * cell.fraction:g} %{' of the images' * full}" if cell.fraction else None)
         told = cell.share is None or (self.changes and cell.share == 0)  # by "scratch", and by the epochs
         words.append(None if told else f"{100 * cell.share:g} % SPT")
@@ -757,7 +757,7 @@ class Arm(NamedTuple):
         return ", ".join(filter(None, words))
 
     def with_column(self, column):
-        """ "S4, random start, masked": the row and its objective."""
+        """ "S4, random, masked": the row and its objective."""
         return f"{self.label()}, {COLUMNS[column]}"
 
 
@@ -771,7 +771,9 @@ MEANINGS = {  # words of the tables
     "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier\nhalf of the steps each",
     "both": "both losses at once (--objective multitask)",
     "% SPT": "SPT has this share of the steps",
-    "random start": "the state space is initialised at random, not by structure",
+    "random": "the state space starts at random, not by structure",
+    "restored": "of Image % of the variance, of others % of the symbols (one\nanswer for all: in brackets)",
+    "rates": "the learning rates of SPT, of labels",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -801,6 +803,7 @@ def report(args):
     tiers = tables.tiers_of(args, *both)
     shown = [r for found in both for r in found if r["tier"] in tiers and r["task"] in names]
     words = [f"{Arm.of(r).with_column(column_of(r))} {Arm.of(r).changes}" for r in shown if "score" not in r]
+    words += ["restored rates"] * bool(words)
     print(legend(" ".join([*words, *map(in_short, PAPER if "paper" in tiers else ())])))
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
@@ -821,24 +824,24 @@ def report(args):
 
 
 def print_arms(whose, title, found):
-    """The tables of one task: accuracies by the table's recipe, what its pretrainings restored, and what was
-    trained by a changed recipe."""
+    """The tables of one task: accuracies by the table's recipe; all runs of a pretraining or of a changed
+    recipe with what was restored and the rates; the differences."""
     cells = cells_of(found)
     plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
-    unit = "variance (a constant answer: 0)"
-    if found[0]["task"] not in MEAN_STD:
-        unit = "symbols (a constant answer: in brackets)"
     print_columns(f"{whose}, {title}:\n", plain, accuracy)
-    print_recipe(title, found, cells)
-    print_columns(f"What SPT restored, % of the {unit}:\n", plain, restored)
+    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
+    tables.print_recipe(title, recipe_rows(cells), found, inputs)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
-    for words in filter(None, sorted(by_words, key=tables.naturally)):
+    for words in sorted(by_words, key=tables.naturally):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
-        rows = [[a.with_column(c), accuracy(cells[a][c]), restored(cells[a][c])] for a, c in runs]
-        lines += tables.under(words, rows)
+        groups = {arm.with_column(column): cells[arm][column] for arm, column in runs}
+        rows = [
+            [name, accuracy(group), restored(group), rates_of(group[0])] for name, group in groups.items()
+        ]
+        lines += tables.under(words or "by the recipe", rows)
     if lines:
-        print(f"{whose}, {title}, changed recipe:\n")
-        tables.print_table(["", "accuracy", "restored"], lines)
+        print(f"{whose}, {title}, each with its rates:\n")
+        tables.print_table(["", "accuracy", "restored", "rates"], lines)
     print_differences(title, cells)
 
 
@@ -852,36 +855,24 @@ def both_halves(record):
     return train | epochs | {"lr_pretrain": first.get("lr")}
 
 
-def defaults_of(cells):
-    """{arm: {objective: what tables.RECIPE names}}: the recipes of some arms as the tables have them, epochs
-    of both halves."""
-    arms = {}
+def recipe_rows(cells):
+    """{label: what tables.print_recipe reads} of some arms, epochs of both halves, without the rates."""
+    rows = {}
     for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
-        known = arms.setdefault(arm._replace(changes="", rest=arm.rest._replace(share=None)), {})
         for column, (first, *_) in columns.items():
-            both = first | {"hp": first["hp"] | {"train": both_halves(first)}}
-            for row, value in tables.unchanged(both).items():
-                known.setdefault(column, {}).setdefault(row, value)
-    return arms
+            recipe = tables.unchanged(first | {"hp": first["hp"] | {"train": both_halves(first)}})
+            for row in recipe.keys() - {"lr", "lr_pretrain"}:
+                rows.setdefault(arm.with_column(column), {}).setdefault(row, recipe[row])
+    return rows
 
 
-def rates_of(recipe):
-    """ "0.01, 0.003": the rates of the pretraining and of the labels, or the one of labels alone; "" where
-    every run has changed one."""
-    rates = [recipe.get(row, math.nan) for row in ("lr_pretrain", "lr")]
-    return "" if math.nan in rates else ", ".join(f"{rate:g}" for rate in rates if rate)
-
-
-def print_recipe(title, found, cells):
-    """The recipe of one task's tables, with a table of the rates, which were searched row by row."""
-    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
-    defaults = defaults_of(cells)
-    rows = {arm.with_column(c): recipe for arm, of_arm in defaults.items() for c, recipe in of_arm.items()}
-    rows = {label: recipe | {"lr": None, "lr_pretrain": None} for label, recipe in rows.items()}
-    tables.print_recipe(title, rows, found, inputs)
-    heading = f"Learning rates, {title} (of SPT, of labels). A changed recipe has them, too,\n"
-    heading += "where it does not say otherwise:\n"
-    print_columns(heading, defaults, rates_of)
+def rates_of(record):
+    """ "1e-2, 3e-3": the rates of the pretraining and of the labels, or the one of labels alone."""
+    rates = filter(None, (both_halves(record).get(row) for row in ("lr_pretrain", "lr")))
+    short = ((rate, f"{rate:.0e}") for rate in rates)
+    return ", ".join(
+        text.replace("e-0", "e-") if float(text) == rate else f"{rate:g}" for rate, text in short
+    )
 
 
 def cells_of(found):
@@ -1088,7 +1079,7 @@ def plot_starts(leads, title, path):
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
         rows.append((-model, labels - total, -total, *records.difference(*pair), words))
     seeds = tables.seeds_of([group for *_, one, other in leads for group in (one, other)])
-    words = f"What the structured start is worth ({title}, mini tier, {seeds}, ± standard error)"
+    words = f"What the structured start is worth\n({title}, mini tier, {seeds}, ± standard error)"
     figure, (axis,) = tables.panels([words], size=(7.5, 3.8))
     rows.sort()
     palette = tables.BLUE, tables.ORANGE

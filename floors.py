@@ -26,7 +26,7 @@ ROWS = [  # (task, the rule in words, what its record has)
     ("text", "linear model of byte 6-grams", data.FLOORS["text"]),
     ("image", "linear model of 400 kinds of 6 x 6 patches", data.FLOORS["image"]),
     ("listops", "root computed, arguments over 16 symbols guessed", data.FLOORS["listops"]),
-    ("listops", "the same; guesses also where the root is a sum", {"exp": "listops", "cell": GUESSING}),
+    ("listops", "the same, but a sum at the root is guessed", {"exp": "listops", "cell": GUESSING}),
     ("pathfinder", "linear model of 400 kinds of 6 x 6 patches", data.FLOORS["pathfinder"]),
 ]
 KINDS = {"linear": ("o", "ours: a linear model"), "rule": ("^", "ours: a rule that knows the grammar")}

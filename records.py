@@ -3,7 +3,8 @@
 A cell of a table is one run per seed. Its identity is everything that makes the result what it is; its
 folder is named after a hash of that, and it is finished when OUT/results.jsonl has a record with that name.
 A record says its place in the tables: `task`, `model` and `cell` say which row, `changes` what differs from
-the table's recipe. `row` is the row's label: people read it, and no code takes it apart. A new script needs
+the table's recipe. `row` is the row's label: people read it, and the papers' tables are
+found by it. A new script needs
 `run_cell` and `run_cells`, and `tables.report`.
 """
 
@@ -224,7 +225,11 @@ def in_words(changes):
         "epochs": lambda n: "1 epoch" if n == 1 else f"{n} epochs",
         "steps": lambda n: f"{n:,} steps",
         "max_length": lambda n: f"{n:,} bytes",
-        "technique": lambda name: name or "augment none",
+        "technique": {
+            "augment paper": "A's augmentation",
+            "augment flip": "flips",
+            None: "no augmentation",
+        }.get,
         "set_last_tenth": lambda _: "last tenth set",
         "bucket": lambda _: "--no-bucket",
         "weight of the denoising loss": lambda whose: f"{whose} denoising weight",

@@ -358,22 +358,20 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
     lines, short = [], []
     for name, pair in leads.items():
         of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
-        rows = lead_lines(pair, of_pair, ran, titles, tasks, paper)
+        rows, numbers = lead_lines(pair, of_pair, ran, titles, tasks, paper)
         lines += under(name, rows)
-        plain = [row for row in rows if row[0] in titles.values() and row[2]]
-        if plain:
-            numbers = (f"{title} {here.rpartition(' ')[0]} ({there})" for title, here, there in plain)
-            short.append(f"{name}: {', '.join(numbers)}")
+        short += [f"{name}: {', '.join(numbers)}"] if numbers else []
     if lines:
         print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
         print_list("In short, by the recipe of the table (in brackets the paper):", short)
 
 
 def lead_lines(pair, found, ran, titles, tasks, paper):
-    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out. A
-    row without techniques is compared with all techniques that the other was given."""
+    """The lines of two rows in print_leads, a task and a recipe each; in short, those by the table's recipe
+    that the paper has, too. Rates that were tried are left out. A row without techniques is compared with all
+    techniques that the other was given."""
     one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
-    lines = []
+    lines, short = [], []
     for place in sorted(one, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
         task, words = place
         changes = dict(one[place][0]["changes"])
@@ -387,10 +385,11 @@ def lead_lines(pair, found, ran, titles, tasks, paper):
             known = all(isinstance(value, float) for value in printed)
             name = ", ".join(filter(None, [titles[task], words]))
             *long, label = textwrap.wrap(name, 42, subsequent_indent="  ")
-            here = lead(records.best_recipe(one[place]), records.best_recipe(twin), seeds=True)
-            there = signed(printed[0] - printed[1]) if known else ""
-            lines += [*([part, "", ""] for part in long), [label, here, there]]
-    return lines
+            groups = [records.best_recipe(group) for group in (one[place], twin)]
+            there = signed(printed[0] - printed[1]) if known and not words else ""
+            lines += [*([part, "", ""] for part in long), [label, lead(*groups, seeds=True), there]]
+            short += [f"{titles[task]} {lead(*groups)} ({there})"] if there else []
+    return lines, short
 
 
 def place_of(record):

@@ -120,8 +120,8 @@ def test_what_is_not_the_papers_recipe_is_in_changes_and_said_in_words(monkeypat
         "--task text --max-length 1064 --no-bucket": (
             {"max_length": 1064, "bucket": False}, "1,064 bytes, --no-bucket", "reduced",
         ),
-        "--task image --augment none": ({"technique": None}, "augment none", "reduced"),
-        "--task image --augment flip": ({"technique": "augment flip"}, "augment flip", "reduced"),
+        "--task image --augment none": ({"technique": None}, "no augmentation", "reduced"),
+        "--task image --augment flip": ({"technique": "augment flip"}, "flips", "reduced"),
     }  # fmt: skip
     for flags, (changes, words, tier) in wanted.items():
         [(_, found, of)] = planned(monkeypatch, "--kernel", "5", *flags.split())
@@ -583,7 +583,7 @@ def test_no_techniques_are_compared_with_every_technique(reported):
     tables, _ = reported([], ours, leads={"techniques": ("K=5", "K=5, no techniques")})
     gaps = tables[FULL]["in points; techniques"]
     assert {row: cells[0][:5] for row, cells in gaps.items() if "9 epochs" in row} == {
-        "Text, 9 epochs": "+20.0", "Text, 9 epochs, augment paper": "+30.0",
+        "Text, 9 epochs": "+20.0", "Text, 9 epochs, A's augmentation": "+30.0",
     }  # fmt: skip
 
 

@@ -517,8 +517,8 @@ def test_report(tmp_path, monkeypatch, capsys):
     wanted = """Your runs, Image: | | masked | causal | | | | | | Transformer | | 50.00 ± 0.50 (1) |
     | S4, 60 % SPT | 62.00 ± 0.49 (1) | |
     Your runs, Path X 256: | | masked | | | | | S4 | 81.25 ± 0.39 (1) |
-    Your runs, Text, changed recipe: | | accuracy | restored |
-    | 16 epochs: | | | | S4, masked | 71.00 ± 0.45 (1) | 50.0 (25.0) |
+    Your runs, Text, each with its rates: | | accuracy | restored | rates |
+    | 16 epochs: | | | | | S4, masked | 71.00 ± 0.45 (1) | 50.0 (25.0) |
     Transformer, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
     found = " ".join(printed.split())
