@@ -307,7 +307,9 @@ def print_dial(name, tier, yours, ours):
         print(f"{whose}{', no techniques' if plain else ''}. --stride S: {L} / S apart.")
         print(f"Standard errors are {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
-            table = [[row.label(not plain), *(mean_of(cells.get((row, s))) for s in part)] for row in rows]
+            table = [
+                [row.label(not plain), *(tables.mean_of(cells.get((row, s))) for s in part)] for row in rows
+            ]
             if table := [line for line in table if any(line[1:])]:
                 tables.show(["", *(words[s] for s in part)], table)
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
@@ -317,14 +319,6 @@ def print_dial(name, tier, yours, ours):
         if table := [line for line in table if any(line[1:])]:
             print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
             tables.print_table(["", *(words[s] for s in moved)], table)
-
-
-def mean_of(group):
-    """ "74.1", or "58.7 (2)" of another number of seeds than three; "" for none."""
-    if not group:
-        return ""
-    mean, n = 100 * records.mean_and_error(group)[0], len(group)
-    return f"{mean:.1f}{f' ({n})' if n != 3 else ''}"
 
 
 def plot_dial(name, tier, yours, ours, path):

@@ -828,7 +828,7 @@ def print_arms(whose, title, found):
     recipe with what was restored and the rates; the differences."""
     cells = cells_of(found)
     plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
-    print_columns(f"{whose}, {title}:\n", plain, accuracy)
+    print_columns(f"{whose}, {title} (errors below):\n", plain, tables.mean_of)
     inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
     tables.print_recipe(title, recipe_rows(cells), found, inputs)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []

@@ -75,6 +75,14 @@ def summary(group):
     return numbers if no_seed else f"{numbers} ({count})"
 
 
+def mean_of(group):
+    """ "74.1", or "58.7 (2)" of another number of seeds than three; "" for none."""
+    if not group:
+        return ""
+    mean, digits = 100 * records.mean_and_error(group)[0], 1 if group[0]["tier"] == "mini" else 2
+    return f"{mean:.{digits}f}{f' ({len(group)})' if len(group) != records.SEEDS else ''}"
+
+
 def seeds_of(groups):
     """ "n = 2 to 3": how many seeds the cells of a figure have."""
     few, most = min(map(len, groups)), max(map(len, groups))

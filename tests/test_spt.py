@@ -514,9 +514,9 @@ def test_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Your runs, Image: | | masked | causal | | | | | | Transformer | | 50.00 ± 0.50 (1) |
-    | S4, 60 % SPT | 62.00 ± 0.49 (1) | |
-    Your runs, Path X 256: | | masked | | | | | S4 | 81.25 ± 0.39 (1) |
+    wanted = """Your runs, Image (errors below): | | masked | causal | | | | | | Transformer | | 50.00 (1) |
+    | S4, 60 % SPT | 62.00 (1) | |
+    Your runs, Path X 256 (errors below): | | masked | | | | | S4 | 81.25 (1) |
     Your runs, Text, each with its rates: | | accuracy | restored | rates |
     | 16 epochs: | | | | | S4, masked | 71.00 ± 0.45 (1) | 50.0 (25.0) |
     Transformer, causal SPT | 50.00 | 81.81
