@@ -421,6 +421,8 @@ LEGEND = f"""\
     decay-rotary    the same, and its states rotate by learned angles
     decay-selective it forgets by a number that the input chooses
     free taps       S4's block with a kernel of free numbers
+    S4D, S5, LRU    state spaces with a diagonal matrix, as DLR is
+    SGConv          long kernels that decay with the distance by construction
 Only S4, S5 and gMLP are rows of paper A.
 """
 LEADS = {"gMLP over S4": ("gMLP", "S4"), "gMLP over S5": ("gMLP", "S5")}

@@ -206,7 +206,7 @@ LEGEND = f"""\
     paper, full     "Transformer, no techniques" is our reading of A's scrambled
                     Table 4
     Transformer     with rotary positions (exp_spt.py's has sinusoidal ones)
-    augment paper   A's own augmentation of Image, where the mini tier has flips
+    A's augmentation  of Image; the mini tier's recipe has flips
     MEGA            the block of Ma et al.; A prints it without techniques
     paper A's MEGA  the block of A's code, an attention behind a moving average;
                     A prints it with techniques

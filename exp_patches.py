@@ -366,7 +366,8 @@ def best_of(group):
 
 
 def worth(record):
-    """A sentence about a record: what it sees and gets, and whose published accuracy it is ahead of."""
+    """A sentence about a record: what it sees and gets, and whose published accuracy it is ahead of, by two
+    standard errors of the difference, if both have the error of this test."""
     accuracy, cell = 100 * record["test_acc"], record["cell"]
     h, w = size_of(cell["patch"])
     text = "mini " if record["tier"] == "mini" else ""
@@ -376,11 +377,12 @@ def worth(record):
     if record["tier"] != "paper" or record["task"] not in COLUMNS:
         return f"{text}; nothing published is comparable."
     band = transformers(record["task"])
-    behind = sum(value < accuracy for value in band)
+    level = accuracy - 2 * math.hypot(*[100 * records.mean_and_error([record])[1]] * 2)
+    behind = sum(value < level for value in band)
     text += f", ahead of {behind or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
     convolutions = convolutions_of(record["task"])
-    names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < accuracy]
+    names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < level]
     which = f"paper A's convolutions with {', '.join(names)}" if names else "none of paper A's convolutions"
     return f"{text}, and of {which}."
 

@@ -232,7 +232,8 @@ NOTES = """\
 More numbers of the paper:
 
     S4 on sCIFAR    91.7 in one table, 91.8 in another
-    DLR, Table 7    with the better start, from scratch, about 77 on average
+    DLR, Table 7    from scratch about 77 on average, the better of two starts
+    S4, masked SPT  its cells on six tasks are not legible in our copy
     Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
 """
 # fmt: on
@@ -784,7 +785,7 @@ MEANINGS = {  # words of the tables
 
 def legend(words):
     """What the words of some tables mean; words: all that stand in them, as one text."""
-    lines = [ABOVE]
+    lines = [ABOVE] if "rates" in words else ["Words of the table:\n"]
     for name, meaning in MEANINGS.items():
         if any(part in words for part in name.split(", ")):
             lines += [f"    {start:16}{line}" for start, line in zip((name, ""), meaning.splitlines())]
