@@ -283,10 +283,11 @@ def test_the_figure_has_the_spans_and_accuracies_of_the_records(monkeypatch, tmp
 
 
 def test_the_sentence_counts_those_behind():
+    """By hand: of 10,000 test examples 43 % is 1.4 points from what is level, so 41.6 counts as behind."""
     text = exp_patches.worth(record("6x6", "quarters", 0.6513))
     assert "400 kinds of patches of 6 x 6 pixels, averaged over each quarter of the image, get 65.1" in text
     assert "ahead of 11 of 11 Transformers of LRA's table (38.07 to 44.24)" in text
     assert text.endswith("of paper A's convolutions with K = 5 (46.63), K = 7 (49.05).")
-    assert "ahead of 10 of 11" in (low := exp_patches.worth(record("1x5", "all", 0.43)))
+    assert "ahead of 5 of 11" in (low := exp_patches.worth(record("1x5", "all", 0.43)))
     assert low.endswith("and of none of paper A's convolutions.")
     assert exp_patches.worth(record("6x6", "all", 0.5, task="scifar")).endswith("comparable.")
