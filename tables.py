@@ -295,8 +295,9 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
     """One table of the rows of a task that were not trained by the table's recipe, under what was changed."""
-    of_task = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
-    here = [[r for r in found if not is_rate(r)] for found in of_task]
+    here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
+    print_rates(title, *([r for r in found if is_rate(r)] for found in here))
+    here = [[r for r in found if not is_rate(r)] for found in here]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
@@ -309,13 +310,6 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         last = "paper" if tier == "paper" else "paper, full"
         header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
         print_table(header, lines, notes)
-    rates = {}
-    for group in grouped_rows(of_task[0] or of_task[1]):
-        if is_rate(group[0]):
-            rates.setdefault(group[0]["changes"]["lr"], []).append(f"{group[0]['row']} {summary(group)}")
-    if rates:
-        tried = "; ".join(f"{', '.join(rows)} at lr {lr:g}" for lr, rows in sorted(rates.items()))
-        print(textwrap.fill(f"Other rates, {title}: {tried}.", 80, break_on_hyphens=False) + "\n")
 
 
 def is_rate(record):
@@ -323,9 +317,15 @@ def is_rate(record):
     return record["tier"] == "mini" and record["changes"].keys() == {"lr"}
 
 
-def grouped_rows(found):
-    """The records of each row, by the recipe that counts."""
-    return [records.best_recipe(group) for group in records.grouped(found, records.row_key).values()]
+def print_rates(title, yours, ours):
+    """A sentence on the rates that were tried for rows of one task, yours or else this repository's."""
+    rates = {}
+    for group in records.grouped(yours or ours, records.row_key).values():
+        group = records.best_recipe(group)
+        rates.setdefault(group[0]["changes"]["lr"], []).append(f"{group[0]['row']} {summary(group)}")
+    if rates:
+        tried = "; ".join(f"{', '.join(rows)} at lr {lr:g}" for lr, rows in sorted(rates.items()))
+        print(textwrap.fill(f"Other rates, {title}: {tried}.", 80, break_on_hyphens=False) + "\n")
 
 
 def print_papers(rest, tasks, short, paper, rules):
