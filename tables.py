@@ -461,8 +461,10 @@ def print_recipe(title, rows, found, inputs=None):
     if not parts:
         return
     tier, task = found[0]["tier"], found[0]["task"]
-    if tier != "reduced":
-        parts.append(f"inputs of at most {data.length(task, tier == 'mini'):,} {UNITS.get(task, 'pixels')}")
+    full = data.SHAPES.get(task, {}).get("max_length")
+    longest = {"mini": data.MINI_LENGTHS.get(task), "paper": full}.get(tier)
+    if longest:  # a task of one's own is not in data.py
+        parts.append(f"inputs of at most {longest:,} {UNITS.get(task, 'pixels')}")
     words = f"Recipe, {title}: {', '.join([*parts, *filter(None, [inputs])])}."
     if any(r["data"].get("official") is False for r in found):
         words += " Not the official images."

@@ -139,6 +139,18 @@ def test_scripts_stand_alone():
 # -------------------------------------------------------------------------------------- reports
 
 
+@pytest.mark.parametrize("tier", [("--mini",), ()])
+def test_a_task_of_ones_own_is_reported(tier, tmp_path, capsys):
+    """One whose name and length data.py does not know, by the table's recipe and by a changed one."""
+    script = importlib.import_module("exp_template")
+    for flags in ((), ("--steps", 2)):
+        assert exit_code(script.main, "--task", "majority", *tier, *flags, "--out", tmp_path) == 0
+    capsys.readouterr()
+    assert exit_code(script.main, "--report", *tier, "--out", tmp_path) == 0
+    said = capsys.readouterr().out
+    assert said.count("running mean") == 2 and "Recipe, Majority: 5 epochs, 1,600 examples" in said
+
+
 @pytest.mark.parametrize("script", [exp_multitask, exp_kernels, exp_positional, exp_range, exp_listops])
 def test_a_report_without_records_prints_the_papers_numbers(script, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(records, "RESULTS", tmp_path)
