@@ -434,7 +434,7 @@ def report(args):
     """Ours beside the paper's."""
     tables.report(
         args, __file__, "Table 3: long kernels, free or not", COLUMNS, data.TITLES, TABLE3,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
     )  # fmt: skip
 
 

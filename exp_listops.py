@@ -345,7 +345,7 @@ def report(args):
         return tables.compare(args, exp, data.TITLES)
     print(LEGEND)
     ranges = {}
-    tiers = tables.tiers_of(args, *([r for r in found if r["exp"] == exp] for found in both))
+    tiers = tables.tiers_of(args, *({r["tier"] for r in found if r["exp"] == exp} for found in both))
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
@@ -419,14 +419,12 @@ def print_passes(groups):
         sides = {}  # what a size is, and the first that is that
         for size, group in sizes.items():
             gap = 100 * train_accuracy(group) - network
-            side = "level" if abs(gap) < 2 * error else "ahead" if gap > 0 else "behind"
+            side = records.side(gap, error)
             sides.setdefault(side, f"{side} from {letter} = {size:,} ({network + gap:.2f})")
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
-    heading = (
-        f"In training, beside the best network ({name}, {network:.2f} on test); level: within two standard "
-    )
-    heading += f"errors of the difference ({error:.2f}):"
+    heading = f"In training, beside the best network ({name}, {network:.2f} on test); level: "
+    heading += f"within two standard errors of the difference ({error:.2f}):"
     tables.print_list(heading, lines)
 
 

@@ -153,7 +153,7 @@ def report(args):
     """Ours beside the paper's, and the figure."""
     tables.report(
         args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=tables.TECHNIQUES,
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=tables.TECHNIQUES,
         leads=LEADS,
     )  # fmt: skip
     if args.report and not args.mini:

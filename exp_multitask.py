@@ -226,7 +226,7 @@ def report(args):
     """Ours beside the paper's, and with --mini the figure."""
     tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, legend=LEGEND, leads=LEADS,
+        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
         also={"positional": of_table_4},
     )  # fmt: skip
     if args.report and args.mini:

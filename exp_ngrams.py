@@ -316,12 +316,12 @@ def worth(line):
     at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
     count = f"{sum(value < accuracy for value in theirs)} of {len(theirs)} Transformers of LRA's table"
-    sides = {"ahead of": [f"{count} (best {max(theirs):.2f})"], "level with": [], "behind": []}
+    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
+    sides = {"ahead": [f"{count} (best {max(theirs):.2f})"], "level": [], "behind": []}
     for name, row in LATER.items():
-        side = "ahead of" if row[at] < accuracy else "behind"
-        side = "level with" if abs(accuracy - row[at]) < 2 * math.hypot(error, error) else side
+        side = records.side(accuracy - row[at], math.hypot(error, error))
         sides[side].append(f"{name} ({row[at]:.2f})")
-    return "; ".join(f"{side} {', '.join(names)}" for side, names in sides.items() if names)
+    return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in sides.items() if names)
 
 
 def print_top(args, task, cell, path):
@@ -362,7 +362,6 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
     3: ("3 symbols, g apart", "^-", tables.ORANGE),
 }
 # fmt: on
-UNITS = dict(text="bytes", retrieval="bytes", listops="symbols")  # of others pixels
 MEANING = """\
 These are this repository's runs, or yours of cells that you have run. A
 logistic regression reads the n-grams; its penalty is chosen by validation.
@@ -477,7 +476,7 @@ def plot_lengths(found, path):
             axis.axhspan(min(band), max(band), color="0.9", label="LRA's own Transformers", zorder=0)
             draw_published(axis, {name: row[at] for name, row in LATER.items()})
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_xlabel(f"n consecutive {UNITS.get(task, 'pixels')}")
+        axis.set_xlabel(f"n consecutive {tables.UNITS.get(task, 'pixels')}")
     tables.legend_below(figure, [axis for _, axis in parts])
     tables.save_figure(figure, path)
 

@@ -376,13 +376,16 @@ def worth(record):
     text += f", get {accuracy:.1f} (majority class of the test {100 * record['chance']:.1f})"
     if record["tier"] != "paper" or record["task"] not in COLUMNS:
         return f"{text}; nothing published is comparable."
-    band = transformers(record["task"])
-    level = accuracy - 2 * math.hypot(*[100 * records.mean_and_error([record])[1]] * 2)
-    behind = sum(value < level for value in band)
+    band, error = transformers(record["task"]), 100 * records.mean_and_error([record])[1]
+
+    def ahead(value):
+        return records.side(accuracy - value, math.hypot(error, error)) == "ahead"
+
+    behind = sum(map(ahead, band))
     text += f", ahead of {behind or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
     convolutions = convolutions_of(record["task"])
-    names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if value < level]
+    names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if ahead(value)]
     which = f"paper A's convolutions with {', '.join(names)}" if names else "none of paper A's convolutions"
     return f"{text}, and of {which}."
 

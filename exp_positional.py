@@ -83,7 +83,7 @@ def report(args):
     """Ours beside the paper's."""
     tables.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
-        short=data.SHORT_TITLES, floors=data.FLOORS, inputs=data.INPUTS, also={"multitask": rotary},
+        short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
         legend=tables.TECHNIQUES + tables.OUR_READING, leads=LEADS,
     )  # fmt: skip
 

@@ -269,7 +269,7 @@ def report(args):
     if args.against:
         return tables.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
-    tiers = tables.tiers_of(args, *([{"tier": tier} for _, tier in cells] for cells in (yours, ours)))
+    tiers = tables.tiers_of(args, *({tier for _, tier in cells} for cells in (yours, ours)))
     print(LEGEND)
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
@@ -282,7 +282,7 @@ def report(args):
         print(f"No run of {exp} yet: {', '.join(records.TIERS[tier] for tier in tiers)}.\n")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
-    tables.print_elsewhere(args, __file__, tiers, [{"tier": tier} for _, tier in ours])
+    tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
 
 def orders_in_words(name, tier, *both):
@@ -314,7 +314,7 @@ def print_dial(name, tier, yours, ours):
                 tables.show(["", *(words[s] for s in part)], table)
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]
-        tables.print_recipe(data.TITLES[name], of_rows, of_task, data.INPUTS.get(name))
+        tables.print_recipe(data.TITLES[name], of_rows, of_task)
         table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
         if table := [line for line in table if any(line[1:])]:
             print(f"{data.TITLES[name]}, against the task's own order, in points:\n")

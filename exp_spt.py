@@ -783,9 +783,9 @@ MEANINGS = {  # words of the tables
 }
 
 
-def legend(words):
-    """What the words of some tables mean; words: all that stand in them, as one text."""
-    lines = [ABOVE] if "rates" in words else ["Words of the table:\n"]
+def legend(words, runs):
+    """What the words of some tables mean; words: all that stand in them, as one text; runs: of any run."""
+    lines = [ABOVE] if runs else ["Words of the table:\n"]
     for name, meaning in MEANINGS.items():
         if any(part in words for part in name.split(", ")):
             lines += [f"    {start:16}{line}" for start, line in zip((name, ""), meaning.splitlines())]
@@ -801,11 +801,12 @@ def report(args):
     if args.against:
         return tables.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    tiers = tables.tiers_of(args, *both)
+    ran_at = [{r["tier"] for r in found} for found in both]
+    tiers = tables.tiers_of(args, *ran_at)
     shown = [r for found in both for r in found if r["tier"] in tiers and r["task"] in names]
     words = [f"{Arm.of(r).with_column(column_of(r))} {Arm.of(r).changes}" for r in shown if "score" not in r]
-    words += ["restored rates"] * bool(words)
-    print(legend(" ".join([*words, *map(in_short, PAPER if "paper" in tiers else ())])))
+    columns = ["restored", "rates"] if words else []
+    print(legend(" ".join([*words, *columns, *map(in_short, PAPER if "paper" in tiers else ())]), words))
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
         if tier == "paper" or any(here):
@@ -818,7 +819,7 @@ def report(args):
             print_papers(both, names)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
-    tables.print_elsewhere(args, __file__, tiers, both[1])
+    tables.print_elsewhere(args, __file__, tiers, ran_at[1])
     print(tables.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names, tiers)
@@ -831,7 +832,7 @@ def print_arms(whose, title, found):
     plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
     print_columns(f"{whose}, {title} (errors below):\n", plain, tables.mean_of)
     inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
-    tables.print_recipe(title, recipe_rows(cells), found, inputs)
+    tables.print_recipe(title, tables.recipe_rows(as_rows(cells)), found, inputs)
     by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
     for words in sorted(by_words, key=tables.naturally):
         runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
@@ -856,15 +857,13 @@ def both_halves(record):
     return train | epochs | {"lr_pretrain": first.get("lr")}
 
 
-def recipe_rows(cells):
-    """{label: what tables.print_recipe reads} of some arms, epochs of both halves, without the rates."""
-    rows = {}
-    for arm, columns in sorted(cells.items(), key=lambda item: bool(item[0].changes)):  # the table's first
+def as_rows(cells):
+    """The first record of each arm and objective as tables.recipe_rows reads it: epochs of both halves, and
+    no rates."""
+    for arm, columns in cells.items():
         for column, (first, *_) in columns.items():
-            recipe = tables.unchanged(first | {"hp": first["hp"] | {"train": both_halves(first)}})
-            for row in recipe.keys() - {"lr", "lr_pretrain"}:
-                rows.setdefault(arm.with_column(column), {}).setdefault(row, recipe[row])
-    return rows
+            train = both_halves(first) | {"lr": None}
+            yield first | {"row": arm.with_column(column), "hp": first["hp"] | {"train": train}}
 
 
 def rates_of(record):
@@ -1078,16 +1077,16 @@ def plot_starts(leads, title, path):
             {k: v for k, v in first["changes"].items() if k not in ("epochs", "lr_pretrain")}
         )
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
-        rows.append((-model, labels - total, -total, *records.difference(*pair), words))
+        look = tables.BLUE if arm.model == "s4" else tables.ORANGE
+        rows.append((-model, labels - total, -total, *records.difference(*pair), words, look))
     seeds = tables.seeds_of([group for *_, one, other in leads for group in (one, other)])
     words = f"What the structured start is worth\n({title}, mini tier, {seeds}, ± standard error)"
     figure, (axis,) = tables.panels([words], size=(7.5, 3.8))
     rows.sort()
-    palette = tables.BLUE, tables.ORANGE
-    for y, (model, _, _, x, error, _) in enumerate(rows):
-        axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=palette[-model % 2])
+    for y, (*_, x, error, _, look) in enumerate(rows):
+        axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=look)
     axis.axvline(0, color="black", linewidth=1)
-    axis.set_yticks(range(len(rows)), [words for *_, words in rows], fontsize=8)
+    axis.set_yticks(range(len(rows)), [words for *_, words, _ in rows], fontsize=8)
     axis.set_xlabel("lead of the structured start over the random one (points)")
     tables.save_figure(figure, path)
 

@@ -535,6 +535,11 @@ def difference(records, others):
     return 100 * (a - b), 100 * math.hypot(e, f)
 
 
+def side(gap, error):
+    """ "ahead", "level" or "behind": level is what lies within two standard errors of a gap."""
+    return "level" if abs(gap) < 2 * error else "ahead" if gap > 0 else "behind"
+
+
 def pooled_variance(tier, task):
     """(variance of accuracies over seeds, pooled over this repository's cells; its degrees of freedom)"""
     files = sorted(RESULTS.glob("*.jsonl"))

@@ -84,9 +84,8 @@ class Row(NamedTuple):
 
 def key_of(record):
     """The Key of a record. Table 4's rotary row is Table 2's row."""
-    if record["exp"] == "positional" and record["cell"].get("position") == "rotary":
-        cell = {fact: value for fact, value in record["cell"].items() if fact != "position"}
-        record = record | {"exp": "multitask", "cell": cell}
+    if record["exp"] == "positional" and (row := exp_multitask.of_table_4(record)):
+        record = record | row | {"exp": "multitask"}
     return Key(record["exp"], *records.row_key(record))
 
 

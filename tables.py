@@ -128,13 +128,9 @@ TECHNIQUES = """\
 """
 
 
-WHERE = {"mini": "of the mini tier", "reduced": "at reduced budgets"}
-
-
 def report(
-    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, inputs=None, leads=None,
-    legend="",
-):  # fmt: skip
+    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=None, legend=""
+):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
     tasks, titles   the columns of the paper's table; {task: title}
@@ -142,7 +138,6 @@ def report(
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
-    inputs          {task: how all models read an input, in words}, where the task's name does not say it
     leads           {name: (row, row)}: how far is the first ahead of the second?
     legend          what the names of rows mean
     """
@@ -158,7 +153,8 @@ def report(
     print("Test accuracy in %: mean ± standard error (number of seeds). Of one seed at full")
     print("size ± is the error of the test set alone; docs/claims.md says more. Cost: CPU")
     print("time of a run; on a GPU, and if that is unknown, wall time.\n" + (legend and f"\n{legend}"))
-    tiers = tiers_of(args, *both)
+    ran_at = [{r["tier"] for r in found} for found in both]
+    tiers = tiers_of(args, *ran_at)
     for tier in tiers:
         yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
         full = tier == "paper" and paper and (yours or ours or not copied)
@@ -174,43 +170,41 @@ def report(
         ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
         rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
         of_tasks = {task: [r for r in (*ours, *yours) if r["task"] == task] for task in ran}
-        said = (inputs or {}).get
         for task, found in of_tasks.items():
             beside = {} if (tier, task) in OTHER_TASK else paper
             print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
             if any(not r["changes"] for r in found):
-                print_recipe(titles[task], recipe_rows(found), found, said(task))
+                print_recipe(titles[task], recipe_rows(found), found)
         for task, found in of_tasks.items():
             print_changed(task, titles[task], tasks, yours, ours, paper, tier)
             if all(r["changes"] for r in found):
-                print_recipe(titles[task], recipe_rows(found), found, said(task))
+                print_recipe(titles[task], recipe_rows(found), found)
         if full:
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
             print_averages(tasks, yours, ours, paper, bare=False)
         print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
-    print_elsewhere(args, script, tiers, both[1])
+    print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
 
 
 def tiers_of(args, yours, ours):
     """The tiers that a report shows: full size, and others where you have runs or a flag asks for them; what
-    has runs comes last, where the eye is."""
+    has runs comes last, where the eye is. yours, ours: the tiers of the records."""
     if args.mini:
         return ["mini"]
     others = ["reduced", "mini"] if args.report else ["reduced"]
-    has = {tier: any(r["tier"] == tier for r in yours) for tier in others}
-    chosen = [tier for tier in others if has[tier] or args.all_tiers] + ["paper"]
-    return sorted(chosen, key=lambda tier: any(r["tier"] == tier for r in (*yours, *ours)))
+    chosen = [tier for tier in others if tier in yours or args.all_tiers] + ["paper"]
+    return sorted(chosen, key=lambda tier: tier in yours | ours)
 
 
 def print_elsewhere(args, script, tiers, ours):
-    """Where those of this repository's tables are that the report has left out."""
-    flags = {"mini": "--mini", "reduced": "--all-tiers"}
-    left = [tier for tier in flags if tier not in tiers and any(r["tier"] == tier for r in ours)]
+    """Where those of this repository's tables are that the report has left out. ours: the tiers of its
+    records."""
+    left = {"mini": ("of the mini tier", "--mini"), "reduced": ("at reduced budgets", "--all-tiers")}
     if args.report and not args.mini:
-        for tier in left:
-            print(f"Runs {WHERE[tier]}: python {Path(script).name} --report {flags[tier]}")
+        for where, flag in (words for tier, words in left.items() if tier in ours and tier not in tiers):
+            print(f"Runs {where}: python {Path(script).name} --report {flag}")
 
 
 def unfinished(out, exp):
@@ -439,7 +433,7 @@ def table_order(record, paper):
 
 
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
-RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr_pretrain {:g}", "depth": "{} layers", "d_model": "width {}"}
+RECIPE |= {"lr": "lr {:g}", "depth": "{} layers", "d_model": "width {}"}
 UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
@@ -447,7 +441,7 @@ OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' n
 def print_recipe(title, rows, found, inputs=None):
     """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
     that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
-    the models read an input, in words."""
+    the models read an input, in words, if not as data.INPUTS says."""
     parts = []
     for row, text in RECIPE.items():
         values = {}
@@ -465,16 +459,16 @@ def print_recipe(title, rows, found, inputs=None):
     longest = {"mini": data.MINI_LENGTHS.get(task), "paper": full}.get(tier)
     if longest:  # a task of one's own is not in data.py
         parts.append(f"inputs of at most {longest:,} {UNITS.get(task, 'pixels')}")
-    words = f"Recipe, {title}: {', '.join([*parts, *filter(None, [inputs])])}."
+    parts += filter(None, [inputs or data.INPUTS.get(task)])
+    words = f"Recipe, {title}: {', '.join(parts)}."
     if any(r["data"].get("official") is False for r in found):
         words += " Not the official images."
     if (tier, task) in OTHER_TASK:
         words += " An easy level of our own, which no paper has."
     has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in found)
     if tier == "mini" and not has_bag and (bag := bag_of(task)):
-        words += (
-            f" A bag of symbols (K=1 of exp_locality.py, by its recipe) sees no order and has {summary(bag)}."
-        )
+        words += " A bag of symbols (K=1 of exp_locality.py, by its recipe) sees no order and has "
+        words += f"{summary(bag)}."
     print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
 
 
@@ -496,9 +490,9 @@ def recipe_rows(found):
     return rows
 
 
-def baseline_rows(group):
-    """What rules get that need no model, as far as the group say."""
-    known = next((found for r in group if (found := r["data"].get("baselines"))), {})
+def baseline_rows(found):
+    """What rules get that need no model, as far as some records say."""
+    known = next((rules for r in found if (rules := r["data"].get("baselines"))), {})
     names = {"majority": "commonest training label", "root rule": "the same of each operation"}
     return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
 
