@@ -45,6 +45,7 @@ RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = exp_multitask, exp_kernels, exp_spt, exp_range, exp_listops  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
+AS_EXPECTED, OTHERS = (SAME, EQUAL), {"otherwise": (OPPOSITE, DIFFERS), OPEN: (OPEN,)}  # readings that count
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -79,7 +80,7 @@ def count_table(pairs):
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"as in the paper": (SAME, EQUAL), "otherwise": (OPPOSITE, DIFFERS), OPEN: (OPEN,)}
+    kinds = {"as in the paper": AS_EXPECTED} | OTHERS
     if any(pair.reading == BAG for pair in pairs):
         kinds[BAG] = (BAG,)
     lines = []
@@ -104,7 +105,7 @@ def count(pairs, width):
 
 def tally(judged, width):
     """Who expected what, and how often it came, as a table with a sentence; of rows that expect something."""
-    kinds = {"as expected": (SAME, EQUAL), "otherwise": (OPPOSITE, DIFFERS), OPEN: (OPEN,)}
+    kinds = {"as expected": AS_EXPECTED} | OTHERS
     lines, read = [], 0
     expecting = [one for one in judged if one.row.expected is not None]
     for who, group in records.grouped(expecting, lambda one: one.row.heading[0]).items():
@@ -174,7 +175,7 @@ def fields_of(judged):
         few = f" (n = {judged.seeds})" if judged.seeds < SEEDS else ""
         here = f"{tables.signed(points)} ± {error:.1f}{few}"
         interval = f"{tables.signed(low)} to {tables.signed(high)}"
-    directions = {None: "", math.inf: "+", -math.inf: "-", 0: "0"}
+    directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     return [judged.row.words, paper, here, interval, judged.reading, judged.marks]
 
@@ -184,28 +185,29 @@ def show(judged):
     words, paper, here, _, reading, marks = fields_of(judged)
     letters = "".join(letter for mark, letter in LETTERS.items() if mark in marks)
     words += f" [{letters}]" if letters else ""
-    start = f"{reading:18}{here:20}{paper:>5}  "
+    start = f"{reading:17}{here:20}{paper:8}"
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
 LETTERS = {"bag": "B", "nothing restored": "N"}  # of marks; nearly all are rising
 READ = f"""\
 Gaps between two models, in points. here: of the mini tier's runs. expected: the
-paper's gap at full size; without its numbers what it says, + or - for a
-direction, 0 for no difference; below "Ours" and "Controls" what we predicted.
+paper's gap at full size; where it prints no numbers, what it says: > 0 or < 0
+for a direction, ≈ 0 for no difference; below "Ours" and "Controls" what we
+predicted.
 
-    reading          expected                   the 95 % interval of ours
-    same sign        above {GAP:g} points, or + or -  lies on that side of 0
-    opposite sign    above {GAP:g} points, or + or -  lies on the other side of 0
-    no difference    at most {GAP:g} points, or 0     lies within ±{GAP:g} points
-    differs          at most {GAP:g} points, or 0     lies outside of ±{GAP:g} points
-    inconclusive     any                        does none of these
-    both at the bag  above {GAP:g} points, or +       says nothing: every model is
-                                                within {GAP:g} points of a bag of
-                                                symbols (K = 1: sees no order)
-    too few seeds    any                        is of fewer than {SEEDS} seeds
-    not run          any                        is missing
-    (empty)          nobody predicted one       is not read
+    reading          expected             the 95 % interval of ours
+    same sign        above {GAP:g} points, > 0  is on the expected side of 0
+    opposite sign    above {GAP:g} points, > 0  is on the other side of 0
+    no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
+    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
+    inconclusive     any                  does none of these
+    both at the bag  above {GAP:g} points, > 0  says nothing: every model is within {GAP:g}
+                                          points of a bag of symbols (K = 1:
+                                          sees no order)
+    too few seeds    any                  is of fewer than {SEEDS} seeds
+    not run          any                  is missing
+    (empty)          none                 is not read: nobody predicted one
 
 Behind a row: B, a model is at the level of a bag of symbols; N, a pretraining
 learnt nothing. Nearly all models were still rising when their training ended:
@@ -217,7 +219,7 @@ def show_all(judged, pairs):
     """Print what the pairs say, and all rows, below their headings."""
     print(f"How often did it come as expected, at the mini tier?\n\n{tally(judged, 80)}\n")
     print(READ)
-    print(f"{'reading':18}{'here ± s.e.':17}expected\n")
+    print(f"{'reading':17}{'here ± s.e.':20}expected\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:
@@ -247,15 +249,15 @@ and what became of it. Four rows that had been taken out when their results were
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.
 - **expected**: the same difference in the paper's tables, at full size. Where a paper does not print all
-  these cells, it is what its sentence says: + or - for a direction, 0 for "no difference". Below "Ours" and
-  "Controls" it is the direction that we predicted; the sizes that we predicted, and which of them failed,
-  are in the notebook. Empty: nobody predicted anything.
+  these cells, it is what its sentence says: > 0 or < 0 for a direction, ≈ 0 for "no difference". Below
+  "Ours" and "Controls" it is the direction that we predicted; the sizes that we predicted, and which of
+  them failed, are in the notebook. Empty: nobody predicted anything.
 - **here ± s.e.**: ours and its standard error. Each cell is the mean of its first {SEEDS} seeds. A cell has
   three variances: over its own seeds, over the seeds of all cells of its task, and that of a test set of
   its size. The largest counts. Cells count as independent, though all share one test set.
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
-  lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or 0: *no
+  lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or ≈ 0: *no
   difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside. Else *inconclusive*.
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.

@@ -169,33 +169,67 @@ def run_cell(args, name, model, seed):
     )  # fmt: skip
 
 
-# ------------------------------------------------------------------------------------------ the figure
+# ------------------------------------------------------------------------------------------ the series
 
 EXAMPLES, STEPS = (3_000, 12_000, 48_000, 192_000), 6_000
+ARMS = {"with shuffling": {}, "without": {"techniques": "no"}}
 
 
-def plot_data(args):
-    """Mini tier: accuracy against the number of ListOps' unique examples at equal steps, shuffled or not."""
-    both, curves = records.yours_and_ours(args.out), {}
-    for words, cell in (("with shuffling", {}), ("without", {"techniques": "no"})):
-        for n in EXAMPLES:
-            wanted = dict(exp=records.experiment(__file__), task="listops", model="transformer", tier="mini")
-            wanted |= dict(cell=cell, changes={"limit": n, "steps": STEPS})
-            yours, ours = ([r for r in found if wanted.items() <= r.items()] for found in both)
-            if yours or ours:
-                curves.setdefault(words, {})[n] = yours or ours
-    if not curves:
-        return
-    seeds = tables.seeds_of([group for groups in curves.values() for group in groups.values()])
+def of_series(record):
+    """Whether a run is of the series: ListOps at the mini tier, STEPS steps, so many unique examples."""
+    wanted = dict(task="listops", model="transformer", tier="mini")
+    changes = [{"limit": n, "steps": STEPS} for n in EXAMPLES]
+    return wanted.items() <= record.items() and record["changes"] in changes
+
+
+def series(args):
+    """{unique examples: {arm: records}} of what has been run, yours or else this repository's."""
+    exp, found = records.experiment(__file__), {}
+    both = [
+        [r for r in known if r["exp"] == exp and of_series(r)] for known in records.yours_and_ours(args.out)
+    ]
+    for n, (words, cell) in product(EXAMPLES, ARMS.items()):
+        here = {"changes": {"limit": n, "steps": STEPS}, "cell": cell}
+        yours, ours = ([r for r in known if here.items() <= r.items()] for known in both)
+        if yours or ours:
+            found.setdefault(n, {})[words] = yours or ours
+    return found
+
+
+def print_series(found):
+    """A table: how often an example was seen, both arms, what shuffling adds; in short, its two ends."""
+    lines, adds = [], {}
+    for n, groups in found.items():
+        both = [groups.get(words, []) for words in ARMS]
+        seen = STEPS * max(*both, key=len)[0]["hp"]["train"]["batch_size"] // n
+        adds |= {n: tables.lead(*both)} if all(both) else {}
+        lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds.get(n, "")])
+    print(f"ListOps, {STEPS:,} steps each, of fewer or more unique examples:\n")
+    tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
+    short, (*_, last_but_one, last) = [], EXAMPLES
+    if {EXAMPLES[0], last} <= adds.keys():
+        ends = (f"{adds[n]} with {n:,} examples" for n in (EXAMPLES[0], last))
+        short += [f"shuffling adds {' and '.join(ends)}"]
+    most, fewer = (found.get(n, {}).get("with shuffling") for n in (last, last_but_one))
+    if most and fewer:
+        points = f"{last:,} examples against {last_but_one:,}, with shuffling: {tables.lead(most, fewer)}"
+        short += [f"{points}; why is open"]
+    tables.print_list("In short, in points:", short)
+
+
+def plot_series(found, path):
+    """The series as a figure."""
+    seeds = tables.seeds_of([group for groups in found.values() for group in groups.values()])
     title = f"What shuffling gives (ListOps, mini tier, {STEPS:,} steps, {seeds})"
     figure, (axis,) = tables.panels([title], size=(6, 3.4))
-    for (words, groups), color in zip(curves.items(), (tables.ORANGE, tables.BLUE)):
-        tables.errorbars(axis, list(groups), list(groups.values()), fmt="o-", color=color, label=words)
+    for words, color in zip(ARMS, (tables.ORANGE, tables.BLUE)):
+        if curve := {n: groups[words] for n, groups in found.items() if words in groups}:
+            tables.errorbars(axis, list(curve), list(curve.values()), fmt="o-", color=color, label=words)
     axis.set(xscale="log", xlabel="unique training examples", ylabel="Transformer: test accuracy (%)")
     axis.set_xticks(EXAMPLES, [f"{n:,}" for n in EXAMPLES])
     axis.minorticks_off()
     tables.legend_below(figure, [axis])
-    tables.save_figure(figure, args.out / "techniques-are-data-mini.png")
+    tables.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ command line
@@ -227,10 +261,12 @@ def report(args):
     tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
-        also={"positional": of_table_4},
+        also={"positional": of_table_4}, apart=of_series,
     )  # fmt: skip
-    if args.report and args.mini:
-        plot_data(args)
+    tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
+    if args.report and args.mini and "listops" in tasks and (found := series(args)):
+        print_series(found)
+        plot_series(found, args.out / "techniques-are-data-mini.png")
 
 
 def main(argv=None):

@@ -235,6 +235,7 @@ More numbers of the paper:
     DLR, Table 7    from scratch about 77 on average, the better of two starts
     S4, masked SPT  its cells on six tasks are not legible in our copy
     Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
+    Transformers    B prints 8 of the 11 of LRA's table; exp_ngrams.py has all
 """
 # fmt: on
 
@@ -740,15 +741,15 @@ class Arm(NamedTuple):
         objective = "none-causal" if cell.objective == "none-causal" else "none"
         return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
 
-    def label(self, full=False):
-        """ "S4, random, 16 apart"; in full "S4, random start, neighbours 16 apart". Mini inputs have
-        256 positions: former neighbours lie 256 / stride apart."""
+    def label(self, full=False, share=True):
+        """ "S4, random, 16 apart"; in full "S4, random start, neighbours 16 apart"; with or without the share
+        that SPT has. Mini inputs have 256 positions: former neighbours lie 256 / stride apart."""
         cell = self.rest
         words = [NAMES[cell.model] if full or cell.model != "rotary" else "rotary"]
         words.append("one way" if cell.way.one_way else None)
         words.append(f"random{' start' * full}" if cell.init == "random" else None)
         words.append(f"{100 * cell.fraction:g} %{' of the images' * full}" if cell.fraction else None)
-        told = cell.share is None or (self.changes and cell.share == 0)  # by "scratch", and by the epochs
+        told = not share or cell.share is None or (self.changes and cell.share == 0)  # by "scratch"
         words.append(None if told else f"{100 * cell.share:g} % SPT")
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
@@ -757,14 +758,13 @@ class Arm(NamedTuple):
             words.append("neighbours " * full + order)
         return ", ".join(filter(None, words))
 
-    def with_column(self, column):
+    def with_column(self, column, share=True):
         """ "S4, random, masked": the row and its objective."""
-        return f"{self.label()}, {COLUMNS[column]}"
+        return f"{self.label(share=share)}, {COLUMNS[column]}"
 
 
 ABOVE = """\
-Test accuracy in %: mean ± standard error; of 3 seeds, or (their number). At the
-mini tier all columns of a row have the same number of steps.
+Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).
 """
 MEANINGS = {  # words of the tables
     "Transformer": 'with sinusoidal positions; "rotary": with rotary ones',
@@ -773,8 +773,9 @@ MEANINGS = {  # words of the tables
     "both": "both losses at once (--objective multitask)",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
-    "restored": "of Image % of the variance, of others % of the symbols (one\nanswer for all: in brackets)",
-    "rates": "the learning rates of SPT, of labels",
+    "SPT adds": "above the same model from scratch, as many steps; in points",
+    "restored": "of Image % of the variance, of others % of the symbols",
+    "paper": "its accuracy, of large models on the whole data",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -805,7 +806,7 @@ def report(args):
     tiers = tables.tiers_of(args, *ran_at)
     shown = [r for found in both for r in found if r["tier"] in tiers and r["task"] in names]
     words = [f"{Arm.of(r).with_column(column_of(r))} {Arm.of(r).changes}" for r in shown if "score" not in r]
-    columns = ["restored", "rates"] if words else []
+    columns = ["restored", "SPT adds", "paper"] if words else []
     print(legend(" ".join([*words, *columns, *map(in_short, PAPER if "paper" in tiers else ())]), words))
     for tier in tiers:
         here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
@@ -814,7 +815,7 @@ def report(args):
         for whose, found in zip(("Your runs", "This repository's runs"), here):
             found = [r for r in found if "score" not in r]
             for task, of_task in records.grouped(found, lambda r: r["task"]).items():
-                print_arms(whose, data.TITLES[task], of_task)
+                print_arms(f"{whose}, {data.TITLES[task]}", of_task)
         if tier == "paper":
             print_papers(both, names)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
@@ -825,26 +826,41 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_arms(whose, title, found):
-    """The tables of one task: accuracies by the table's recipe; all runs of a pretraining or of a changed
-    recipe with what was restored and the rates; the differences."""
-    cells = cells_of(found)
-    plain = {arm: columns for arm, columns in cells.items() if not arm.changes}
-    print_columns(f"{whose}, {title} (errors below):\n", plain, tables.mean_of)
-    inputs = "grey values as numbers" if found[0]["task"] in MEAN_STD else None
-    tables.print_recipe(title, tables.recipe_rows(as_rows(cells)), found, inputs)
-    by_words, lines = records.grouped(cells, lambda arm: arm.changes), []
+def print_arms(title, found):
+    """The tables of one task: accuracies, those by the table's recipe first; the recipe; what is left of
+    the leads that SPT is about."""
+    cells, task = cells_of(found), found[0]["task"]
+    gains, lines = {gain[:2]: gain[2:] for gain in gains_of(cells)}, []
+    by_words = records.grouped(cells, lambda arm: arm.changes)
     for words in sorted(by_words, key=tables.naturally):
-        runs = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
-        groups = {arm.with_column(column): cells[arm][column] for arm, column in runs}
-        rows = [
-            [name, accuracy(group), restored(group), rates_of(group[0])] for name, group in groups.items()
-        ]
-        lines += tables.under(words or "by the recipe", rows)
+        arms = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
+        shares = {arm.rest.share for arm, _ in arms} - {None, 0.0}
+        one, rows = len(shares) == 1 and words, []
+        for arm, column in arms:
+            group, pair = cells[arm][column], gains.get((arm, column))
+            paper = "" if words else tables.paper_value(PAPER, group[0]["row"], TASKS.index(task))
+            adds = tables.lead(*pair) if pair else ""
+            rows.append([arm.with_column(column, not one), accuracy(group), adds, restored(group), paper])
+        words += f", {100 * shares.pop():g} % SPT" if one else ""
+        lines += tables.under(words, rows, width=26) if words else rows
     if lines:
-        print(f"{whose}, {title}, each with its rates:\n")
-        tables.print_table(["", "accuracy", "restored", "rates"], lines)
-    print_differences(title, cells)
+        print(f"{title}:\n")
+        tables.print_table(["", "accuracy", "SPT adds", "restored", "paper"], lines)
+    inputs = "grey values as numbers" if task in MEAN_STD else None
+    rows = tables.recipe_rows(as_rows(cells))
+    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found))
+    print_leads(cells)
+
+
+def about_runs(found):
+    """Sentences about some runs of a task: what one answer for all would restore, what a run costs."""
+    of_symbols = (r for r in found if "pretraining" in r and r["task"] not in MEAN_STD)  # others: a variance
+    alone = [r["pretraining"].get("commonest") for r in of_symbols]
+    alone = sorted(f"{100 * share:.1f}" for share in alone if share)
+    words = f" One answer for all restores {' to '.join(dict.fromkeys(alone[:: len(alone) - 1 or 1]))} %."
+    costs = sorted(r.get("both_halves") or records.seconds_of(r) for r in found)
+    ends = dict.fromkeys(map(common.hours, (costs[0], costs[-1])))
+    return words * bool(alone) + f" A run costs {' to '.join(ends)}."
 
 
 def both_halves(record):
@@ -858,21 +874,12 @@ def both_halves(record):
 
 
 def as_rows(cells):
-    """The first record of each arm and objective as tables.recipe_rows reads it: epochs of both halves, and
-    no rates."""
+    """The first record of each arm and objective as tables.recipe_rows reads it: epochs and rates of both
+    halves."""
     for arm, columns in cells.items():
         for column, (first, *_) in columns.items():
-            train = both_halves(first) | {"lr": None}
-            yield first | {"row": arm.with_column(column), "hp": first["hp"] | {"train": train}}
-
-
-def rates_of(record):
-    """ "1e-2, 3e-3": the rates of the pretraining and of the labels, or the one of labels alone."""
-    rates = filter(None, (both_halves(record).get(row) for row in ("lr_pretrain", "lr")))
-    short = ((rate, f"{rate:.0e}") for rate in rates)
-    return ", ".join(
-        text.replace("e-0", "e-") if float(text) == rate else f"{rate:g}" for rate, text in short
-    )
+            row = arm.with_column(column)
+            yield first | {"row": row, "hp": first["hp"] | {"train": both_halves(first)}}
 
 
 def cells_of(found):
@@ -897,50 +904,50 @@ def gains_of(cells):
     return gains
 
 
-def leads_of(cells):
-    """[(arm, objective, records, others)]: a cell with the structured start, its twin with the random one."""
+LEADS = {  # one model over another: the heading, the model ahead, what its twin has instead
+    "S4 over Transformer": ("s4", {"model": "transformer"}),
+    "S4 over rotary": ("s4", {"model": "rotary"}),
+    "S4, structured over random": ("s4", {"init": "random"}),
+    "DLR, structured over random": ("dlr", {"init": "random"}),
+}
+
+
+def leads_of(cells, model, twin):
+    """[(arm, objective, records, others)]: a cell of a model, and that which has what `twin` says instead."""
     leads = []
-    for arm, columns in cells.items():
-        random = arm._replace(rest=arm.rest._replace(init="random"))
-        twin = cells.get(random, {}) if random != arm else {}
+    for arm in (arm for arm in cells if arm.model == model):
+        rest = arm.rest._replace(**twin)
+        others = cells.get(arm._replace(model=rest.model, rest=rest), {}) if rest != arm.rest else {}
         leads += [
-            (arm, column, columns[column], twin[column])
-            for column in COLUMNS
-            if column in columns and column in twin
+            (arm, column, cells[arm][column], others[column]) for column in cells[arm] if column in others
         ]
     return leads
 
 
-def print_differences(title, cells):
-    """A table of gains_of and of leads_of, and what is largest and smallest by the table's own recipe."""
-    lines, short = [], []
-    differences = {"what SPT adds": gains_of(cells), "structured start over random": leads_of(cells)}
-    for heading, found in differences.items():
-        by_words = records.grouped(found, lambda difference: difference[0].changes)
-        for words in sorted(by_words, key=tables.naturally):
-            rows = []
-            for arm, column, *pair in by_words[words]:
-                rows.append([arm.with_column(column), tables.lead(*pair, seeds=True)])
-            lines += tables.under(", ".join(filter(None, [heading, words])), rows)
-        by_size = sorted(by_words.get("", ()), key=lambda difference: -records.difference(*difference[2:])[0])
-        if len(by_size) > 1:
-            both = by_size[:: len(by_size) - 1]
-            ends = [f"{tables.lead(*pair)} ({arm.with_column(column)})" for arm, column, *pair in both]
-            short.append(f"{heading}: from {ends[1]} to {ends[0]}")
+def print_leads(cells):
+    """A table of LEADS: a row what both models have, a column an objective; in short, what is left after
+    SPT."""
+    lines, short, columns = [], [], ("none", "masked", "causal")
+    for heading, (model, twin) in LEADS.items():
+        rows, left, scratch = {}, [], None
+        for arm, column, *pair in leads_of(cells, model, twin):
+            share = f"{100 * arm.rest.share:g} % SPT" if arm.rest.share else ""
+            parts = [arm.label(share=False).removeprefix(NAMES[model])[2:], arm.changes, share]
+            words, points = ", ".join(filter(None, parts)) or "the recipe", tables.lead(*pair)
+            rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
+            if column != "none":
+                left.append((records.difference(*pair)[0], f"{points} ({words}, {COLUMNS[column]})"))
+            elif words == "the recipe":
+                scratch = points
+        order = sorted(rows, key=lambda words: (words != "the recipe", tables.naturally(words)))
+        table = [[words, *(rows[words].get(column, "") for column in columns)] for words in order]
+        lines += tables.under(heading, table, width=26)
+        if scratch and left:
+            ends = dict.fromkeys(words for _, words in (min(left), max(left)))
+            short.append(f"{heading}: from scratch {scratch}; after SPT {' to '.join(ends)}")
     if lines:
-        tables.print_table([f"{title}, in points", "at equal steps"], lines)
-        tables.print_list(f"In short, {title}, by the table's own recipe, in points:", short)
-
-
-def print_columns(heading, cells, text):
-    """A table of arms, its columns the objectives that they have; text(records) is a cell."""
-    rows = {arm: {column: text(group) for column, group in columns.items()} for arm, columns in cells.items()}
-    rows = {arm: row for arm, row in rows.items() if any(row.values())}
-    columns = [column for column in COLUMNS if any(row.get(column) for row in rows.values())]
-    if rows:
-        print(heading)
-        lines = [[arm.label(), *(row.get(column, "") for column in columns)] for arm, row in rows.items()]
-        tables.show(["", *(COLUMNS[column] for column in columns)], lines)
+        tables.print_table(["leads, in points", *(COLUMNS[column] for column in columns)], lines)
+        tables.print_list("In short, in points:", short)
 
 
 def column_of(record):
@@ -954,13 +961,9 @@ def accuracy(group):
 
 
 def restored(group):
-    """ "61.9 (17.9)": what the pretrainings of a cell restored, and what one answer for everything would; of
-    a variance that is nothing."""
-    if not group or "pretraining" not in group[0]:
-        return ""
-    share, alone = shares(group)
-    number = f"{100 * share:.1f}" if share is not None else "—"
-    return number + (f" ({100 * alone:.1f})" if alone and group[0]["task"] not in MEAN_STD else "")
+    """ "61.9": what the pretrainings of a cell restored, in percent; "" for none."""
+    share = shares(group)[0] if "pretraining" in group[0] else None
+    return f"{100 * share:.1f}" if share is not None else ""
 
 
 def shares(group):
@@ -979,7 +982,8 @@ def learnt_nothing(group):
 def print_papers(both, names):
     """Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
-        print("No cell has been run at full size yet.\n")
+        print("No cell has been run at full size yet. B's cheapest needs a GPU and hours:")
+        print("python exp_spt.py --task image --objective causal\n")
     known = records.published()
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
@@ -1015,7 +1019,11 @@ def draw(args, both, names, tiers):
     if small:
         plot_small(small, args.out / f"{exp}-mini.png")
     for task, groups in records.grouped(mini, lambda group: group[0]["task"]).items():
-        if leads := leads_of(cells_of([r for group in groups for r in group])):
+        cells = cells_of([r for group in groups for r in group])
+        leads = [
+            lead for model, twin in LEADS.values() if "init" in twin for lead in leads_of(cells, model, twin)
+        ]
+        if leads:
             plot_starts(leads, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")
     full = yours_or_ours(both, lambda r: r["tier"] == "paper" and "score" not in r)
     if full and not args.mini and len(names) == len(TASKS):

@@ -218,6 +218,11 @@ def changes_of(hp, table, limit=None):
     return json.loads(json.dumps(({"limit": limit} if limit else {}) | changes))  # as a record has them
 
 
+# Paper A's training techniques (Section 3) in words.
+TECHNIQUES = {"denoise": "denoising", "shuffle": "shuffled arguments", "three sets": "all three sets"}
+TECHNIQUES |= {"augment paper": "A's augmentation", "augment flip": "flips"}
+
+
 def in_words(changes):
     """changes_of as people read it: "3,000 examples, 40 epochs, lr 0.01"."""
     known = {
@@ -225,11 +230,7 @@ def in_words(changes):
         "epochs": lambda n: "1 epoch" if n == 1 else f"{n} epochs",
         "steps": lambda n: f"{n:,} steps",
         "max_length": lambda n: f"{n:,} bytes",
-        "technique": {
-            "augment paper": "A's augmentation",
-            "augment flip": "flips",
-            None: "no augmentation",
-        }.get,
+        "technique": lambda name: TECHNIQUES.get(name, "no augmentation"),
         "set_last_tenth": lambda _: "last tenth set",
         "bucket": lambda _: "--no-bucket",
         "weight of the denoising loss": lambda whose: f"{whose} denoising weight",

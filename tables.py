@@ -41,6 +41,11 @@ def show(header, rows):
     print(markdown(header, rows) + "\n")
 
 
+def number(value):
+    """A number as people write it, 0.001 for 1e-3; words as they are."""
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 def naturally(text):
     """A key to sort by: K=5 stands before K=11."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text.replace(",", ""))]
@@ -129,7 +134,19 @@ TECHNIQUES = """\
 
 
 def report(
-    args, script, title, tasks, titles, paper, *, also=None, short=None, floors=None, leads=None, legend=""
+    args,
+    script,
+    title,
+    tasks,
+    titles,
+    paper,
+    *,
+    also=None,
+    short=None,
+    floors=None,
+    leads=None,
+    apart=None,
+    legend="",
 ):
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -139,6 +156,7 @@ def report(
     short           {task: a short title}, for a table with a column each
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
     leads           {name: (row, row)}: how far is the first ahead of the second?
+    apart           record -> whether the script prints it in a table of its own
     legend          what the names of rows mean
     """
     if args.smoke:
@@ -148,11 +166,12 @@ def report(
         return compare(args, exp, titles)
     known = records.yours_and_ours(args.out)
     both = [records.rows_of(found, exp, also or {}) for found in known]
+    both = [[r for r in found if not (apart and apart(r))] for found in both]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     print("Test accuracy in %: mean ± standard error (number of seeds). Of one seed at full")
-    print("size ± is the error of the test set alone; docs/claims.md says more. Cost: CPU")
-    print("time of a run; on a GPU, and if that is unknown, wall time.\n" + (legend and f"\n{legend}"))
+    print("size ± is the error of the test set alone. Cost: CPU time of a run; on a GPU, or")
+    print("where that is unknown, wall time.\n" + (legend and f"\n{legend}"))
     ran_at = [{r["tier"] for r in found} for found in both]
     tiers = tiers_of(args, *ran_at)
     for tier in tiers:
@@ -433,24 +452,25 @@ def table_order(record, paper):
 
 
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
-RECIPE |= {"lr": "lr {:g}", "depth": "{} layers", "d_model": "width {}"}
+RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr of SPT {:g}", "depth": "{} layers", "d_model": "width {}"}
+RECIPE |= {"weight_decay": "weight decay {:g}", "technique": "{}"}
 UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
 
-def print_recipe(title, rows, found, inputs=None):
+def print_recipe(title, rows, found, inputs=None, more=""):
     """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
     that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
-    the models read an input, in words, if not as data.INPUTS says."""
+    the models read an input, in words, if not as data.INPUTS says; more: further sentences."""
     parts = []
     for row, text in RECIPE.items():
         values = {}
         for label, recipe in rows.items():
-            if recipe.get(row):
-                values.setdefault(recipe[row], []).append(label)
+            if value := recipe.get(row):
+                values.setdefault(records.TECHNIQUES.get(value, value), []).append(label)
         usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
         if usual:
-            others = [f"{value:g}: {'; '.join(values[value])}" for value in rest]
+            others = [f"{number(value)}: {'; '.join(values[value])}" for value in rest]
             parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
     if not parts:
         return
@@ -469,7 +489,7 @@ def print_recipe(title, rows, found, inputs=None):
     if tier == "mini" and not has_bag and (bag := bag_of(task)):
         words += " A bag of symbols (K=1 of exp_locality.py, by its recipe) sees no order and has "
         words += f"{summary(bag)}."
-    print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
+    print(textwrap.fill(words + more, 80, break_on_hyphens=False) + "\n")
 
 
 def unchanged(record):
@@ -510,11 +530,12 @@ def floor_lines(tasks, rules):
     return [["no network, ours", *found]] if any(found) else []
 
 
-def under(words, rows):
-    """Rows of a table under a line of words, such as what was changed in their recipe; none without rows."""
+def under(words, rows, width=34):
+    """Rows of a table under a line of words, such as what was changed in their recipe; none without rows.
+    width: how many letters the line may have, if no row has more."""
     if not rows:
         return []
-    width = max(34, *(len(label) + 2 for label, *_ in rows))
+    width = max(width, *(len(label) + 2 for label, *_ in rows))
     heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
     return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
 

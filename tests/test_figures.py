@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -71,24 +72,20 @@ def test_table_1_draws_test_accuracies_of_the_papers_recipe_alone(drawn):
     assert curve == {5: 88.96, 7: 90.61, 11: 90.56, 21: 90.26, 31: 89.33, 61: 85.41}
 
 
-def test_shuffling_is_named_as_it_was_and_of_the_mini_tier(drawn):
+def test_shuffling_is_named_as_it_was_and_of_the_mini_tier(drawn, capsys):
     cells = ((3_000, {}, 0.6), (12_000, {}, 0.7), (3_000, {"techniques": "no"}, 0.3))
+    changed = [{"changes": {"limit": n, "steps": 6_000}} for n, *_ in cells]
+    how = dict(tier="mini", hp={"train": {"batch_size": 32}})
     lines = [
-        record(
-            "multitask",
-            "listops",
-            "transformer",
-            cell,
-            acc,
-            tier="mini",
-            changes={"limit": n, "steps": 6_000},
-        )
-        for n, cell, acc in cells
+        record("multitask", "listops", "transformer", cell, acc, **how, **changes)
+        for (_, cell, acc), changes in zip(cells, changed)
     ]
     lines.append(lines[0] | {"run": "full", "tier": "reduced", "test_acc": 0.9})
     (figure,) = drawn(exp_multitask.main, lines, "--mini")
     shown = {words: [point[:2] for point in points] for words, points in dots(figure.axes[0]).items()}
     assert shown == {"with shuffling": [(3_000, 60), (12_000, 70)], "without": [(3_000, 30)]}
+    rows = [re.split(r" *\| *", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
+    assert ["3,000", "64 x", "60.0 ± 0.5 (1)", "30.0 ± 0.5 (1)", "+30.0 ± 0.7"] in rows
 
 
 def spt(task, cell, acc, **rows):

@@ -514,11 +514,14 @@ def test_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Your runs, Image (errors below): | | masked | causal | | | | | | Transformer | | 50.00 (1) |
-    | S4, 60 % SPT | 62.00 (1) | |
-    Your runs, Path X 256 (errors below): | | masked | | | | | S4 | 81.25 (1) |
-    Your runs, Text, each with its rates: | | accuracy | restored | rates |
-    | 16 epochs: | | | | | S4, masked | 71.00 ± 0.45 (1) | 50.0 (25.0) |
+    wanted = """Your runs, Image: | | accuracy | restored | paper |
+    | Transformer, causal | 50.00 ± 0.50 (1) | 50.0 | 76.00 | | S4, 60 % SPT, masked | 62.00 ± 0.49 (1) |
+    width 64 (512: S4, 60 % SPT, masked)
+    Your runs, Path X 256: | | accuracy | restored | paper | | | | | | | S4, masked | 81.25 ±
+    ± 0.39 (1) | 50.0 | 87.11 |
+    Your runs, Text: | | accuracy | restored |
+    | 16 epochs: | | | | S4, masked | 71.00 ± 0.45 (1) | 50.0 |
+    One answer for all restores 25.0 %. A run costs 60 s.
     Transformer, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
     found = " ".join(printed.split())
@@ -528,11 +531,11 @@ def test_report(tmp_path, monkeypatch, capsys):
     assert "No cell has been run" not in printed and max(map(len, printed.splitlines())) <= 80
 
 
-def test_the_report_ends_with_what_spt_adds_and_what_the_start_is_worth(tmp_path, monkeypatch, capsys):
+def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, monkeypatch, capsys):
     """By hand: of 10,000 examples and two seeds 60, 50, 40 % have errors .346, .354 and .346 points."""
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
     scratch, masked = Cell("s4", "none"), Cell("s4", "masked")
-    cells = {scratch: 0.5, masked: 0.6, masked._replace(init="random"): 0.4}
+    cells = {scratch: 0.5, masked: 0.6, masked._replace(init="random"): 0.4, Cell("transformer", "none"): 0.4}
     lines = [line("text", cell, accuracy, tier="mini") for cell, accuracy in cells.items()]
     lines += [line("text", masked._replace(init="random"), 0.5, {"epochs": 9}, "mini")]  # has no partner
     longer = {"epochs": 9, "lr_pretrain": 1e-3}  # a rate that labels alone do not have
@@ -541,15 +544,19 @@ def test_the_report_ends_with_what_spt_adds_and_what_the_start_is_worth(tmp_path
     lines += [r | {"seed": 1, "run": r["run"] + "1"} for r in lines]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
-    rows = [[cell.strip() for cell in row.split("|")[1:3]] for row in capsys.readouterr().out.splitlines()]
-    assert rows[rows.index(["what SPT adds:", ""]) :][:7] == [
-        ["what SPT adds:", ""],
-        ["S4, masked", "+10.0 ± 0.5 (2)"],
-        ["what SPT adds, 9 epochs,", ""],
-        ["lr_pretrain 0.001:", ""],
-        ["S4, 75 % SPT, masked", "+20.0 ± 0.5 (2)"],
-        ["structured start over random:", ""],
-        ["S4, masked", "+20.0 ± 0.5 (2)"],
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
+    assert [row[:3] for row in rows if row and row[0].endswith(("S4, masked", "SPT:"))] == [
+        ["S4, masked", "60.0 ± 0.3 (2)", "+10.0 ± 0.5"],
+        ["0.001, 75 % SPT:", "", ""],
+        ["S4, masked", "70.0 ± 0.3 (2)", "+20.0 ± 0.5"],
+    ]
+    leads = rows.index(["leads, in points", "scratch", "masked"])
+    assert rows[leads + 2 : leads + 7] == [
+        ["S4 over Transformer:", "", ""],
+        ["the recipe", "+10.0 ± 0.5 (2)", ""],
+        ["S4, structured over", "", ""],
+        ["random:", "", ""],
+        ["the recipe", "", "+20.0 ± 0.5 (2)"],
     ]
 
 
