@@ -93,7 +93,15 @@ def plot(found, path):
         axis.plot(best, y, "D", color=tables.GREEN, label=BEST, markersize=12, **style)
         (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]
-        axis.plot(chance, y, "|", color="0.3", label="chance", markersize=16, zorder=3)
+        axis.plot(
+            chance,
+            y,
+            "|",
+            color="0.3",
+            label="chance (ListOps: the commonest answer)",
+            markersize=16,
+            zorder=3,
+        )
         look = dict(color=tables.ORANGE, markersize=7, **style)
         accuracy = 100 * record["test_acc"]
         error = 100 * records.mean_and_error([record])[1]

@@ -652,9 +652,9 @@ def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
         _, _, seeds = lines.setdefault(
             (recipe, len(curve)), (record and label_of(record) or run.name, record, [])
         )
-        drops = [before["epoch"] for before, line in pairwise(curve) if line["lr"] < before["lr"]]
+        drops = [before["epoch"] for before, line in pairwise(curve) if line["lr"] <= before["lr"] / 2]
         accuracies = [(line["epoch"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
-        seeds.append((accuracies, drops[-1] if drops else math.nan))
+        seeds.append((accuracies, drops))
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")
     for i, (label, record, seeds) in enumerate(lines.values()):
         accuracies, drops = zip(*seeds)
@@ -663,10 +663,13 @@ def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
         look = dict(color=colour(record["model"], record["cell"], i) if record else f"C{i}")
         axis.errorbar(epochs, val, yerr=error, fmt=".-", label=f"{label} (n = {n})", **look)
         axis.plot(epochs, train, linewidth=0.7, **look)
-        axis.axvline(numpy.mean(drops), linewidth=1, linestyle=":", **look)
+        for epoch in {epoch for of_seed in drops for epoch in of_seed}:
+            axis.axvline(epoch, linewidth=1, linestyle=":", **look)
     axis.plot([], [], ".-", color="0.3", label="validation")
     axis.plot([], [], color="0.3", linewidth=0.7, label="training")
-    axis.plot([], [], color="0.3", linewidth=1, linestyle=":", label="last fall of the learning rate")
+    axis.plot(
+        [], [], color="0.3", linewidth=1, linestyle=":", label="the learning rate falls to half or less"
+    )
     if paper is not None:
         axis.axhline(
             paper, color="0.3", linestyle="--", linewidth=1, label=f"the paper, on test: {paper:.2f}"
