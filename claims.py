@@ -177,13 +177,14 @@ def fields_of(judged):
         interval = f"{tables.signed(low)} to {tables.signed(high)}"
     directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
-    return [judged.row.words, paper, here, interval, judged.reading, judged.marks]
+    marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
+    return [judged.row.words, paper, here, interval, judged.reading, "; ".join(marks)]
 
 
 def show(judged):
     """Print a row in at most 80 columns."""
-    words, paper, here, _, reading, marks = fields_of(judged)
-    letters = "".join(letter for mark, letter in LETTERS.items() if mark in marks)
+    words, paper, here, _, reading, _ = fields_of(judged)
+    letters = "".join(letter for mark, letter in LETTERS.items() if judged.marks[mark])
     words += f" [{letters}]" if letters else ""
     start = f"{reading:17}{here:20}{paper:8}"
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))

@@ -209,7 +209,7 @@ class Judged(NamedTuple):
     seeds: int  # of the cell that has fewest
     numbers: tuple | None  # points, standard error, the ends of the 95 % interval
     reading: str
-    marks: str
+    marks: dict  # {mark: the numbers of the cells that have it}
 
 
 def read(out):
@@ -268,18 +268,15 @@ def judge(row, mini):
     """A row, Judged."""
     keys = [key for _, key in row.cells]
     groups = [mini.cells.get(key, []) for key in keys]
-    marks = {
+    true = {
         "rising": [rising(group, mini.curves) for group in groups],
         "bag": [at_bag(key, mini) for key in keys],
-        "nothing restored": [
-            bool(g) and g[0].get("pretraining") and exp_spt.learnt_nothing(g) for g in groups
-        ],
+        "nothing restored": [g and g[0].get("pretraining") and exp_spt.learnt_nothing(g) for g in groups],
     }
-    said = {mark: [str(i) for i, true in enumerate(which, 1) if true] for mark, which in marks.items()}
-    words = "; ".join(f"{mark}: {', '.join(which)}" for mark, which in said.items() if which)
+    marks = {mark: [i for i, is_so in enumerate(which, 1) if is_so] for mark, which in true.items()}
     seeds = min(map(len, groups))
     numbers = measure(row.cells, mini) if seeds else None
     reading = FEW if seeds else NOT_RUN
     if seeds >= SEEDS:
-        reading = read_interval(row.expected, *numbers[2:], all(marks["bag"]))
-    return Judged(row, seeds, numbers, reading, words)
+        reading = read_interval(row.expected, *numbers[2:], all(true["bag"]))
+    return Judged(row, seeds, numbers, reading, marks)

@@ -109,15 +109,18 @@ def label_of(record):
 
 def paper_number(paper, row, tasks, task):
     """The paper's accuracy of a row for a task, None without one; some cells are words ("infeasible")."""
-    values, at = paper.get(row, ()), tasks.index(task)
-    return values[at] if at < len(values) else None
+    return dict(zip(tasks, paper.get(row, ()))).get(task)
 
 
 def paper_value(paper, row, at):
     """What the paper's table has in a row at one place, as text, "" for nothing."""
-    values = paper.get(row, ())
-    value = values[at] if at < len(values) else None
+    value = paper_number(paper, row, range(at + 1), at)
     return f"{value:.2f}" if isinstance(value, float) else value or ""
+
+
+def of_paper(tier):
+    """The heading of the column of a paper's numbers: they are of full size, whatever ours are."""
+    return "paper" if tier == "paper" else "paper, full"
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -192,12 +195,8 @@ def report(
         for task, found in of_tasks.items():
             beside = {} if (tier, task) in OTHER_TASK else paper
             print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
-            if any(not r["changes"] for r in found):
-                print_recipe(titles[task], recipe_rows(found), found)
-        for task, found in of_tasks.items():
+            print_recipe(titles[task], recipe_rows(found), found)
             print_changed(task, titles[task], tasks, yours, ours, paper, tier)
-            if all(r["changes"] for r in found):
-                print_recipe(titles[task], recipe_rows(found), found)
         if full:
             rest = [task for task in shown if task not in ran]
             print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
@@ -303,7 +302,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
         return
     lines += baseline_rows([*here[0], *here[1]])
     lines += [["without a network: floors.py", "", summary(floor), cost(floor), ""]] if floor else []
-    print_table([title, "yours", "this repository", "cost", "paper" if full else "paper, full"], lines, notes)
+    print_table([title, "yours", "this repository", "cost", of_paper(tier)], lines, notes)
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
@@ -320,8 +319,7 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         notes += more
     if lines:
         lines = [[*line[:-1], ""] for line in lines] if tier == "mini" else lines
-        last = "paper" if tier == "paper" else "paper, full"
-        header = [f"{title}, changed recipe", "yours", "this repository", "cost", last]
+        header = [f"{title}, changed recipe", "yours", "this repository", "cost", of_paper(tier)]
         print_table(header, lines, notes)
 
 
@@ -383,7 +381,7 @@ def print_leads(ran, titles, tasks, tier, found, paper, leads):
         lines += under(name, rows)
         short += [f"{name}: {', '.join(numbers)}"] if numbers else []
     if lines:
-        print_table(["in points", "here", "paper" if tier == "paper" else "paper, full"], lines)
+        print_table(["in points", "here", of_paper(tier)], lines)
         print_list("In short, by the recipe of the table (in brackets the paper):", short)
 
 

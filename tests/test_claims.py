@@ -223,20 +223,20 @@ def test_arms_at_the_bag_say_nothing_where_a_gap_is_expected(tmp_path):
     low, high = group({"kernel": 5}, 0.51, 0.52, 0.52), group({"kernel": 7}, 0.57, 0.57, 0.57)
     bag = group({"kernel": 1}, 0.54, 0.55)
     at_bag = judged(tmp_path, high, low, bag)  # 57 is more than 54.5 + 2
-    assert (at_bag.reading, at_bag.marks) == ("same sign", "bag: 2")
+    assert (at_bag.reading, at_bag.marks["bag"]) == ("same sign", [2])
     bag = group({"kernel": 1}, 0.55, 0.55)
     at_bag = judged(tmp_path, high, low, bag)
-    assert (at_bag.reading, at_bag.marks) == ("both at the bag", "bag: 1, 2")
+    assert (at_bag.reading, at_bag.marks["bag"]) == ("both at the bag", [1, 2])
     assert judged(tmp_path, high, low, bag, expected=0).reading == "differs"
     bags = group({"kernel": 1}, 0.51, 0.51, 0.51)
     itself = judged(tmp_path, group({"kernel": 5}, 0.53, 0.53, 0.53), bags)
-    assert (itself.reading, itself.marks) == ("same sign", "bag: 1")
+    assert (itself.reading, itself.marks["bag"]) == ("same sign", [1])
 
 
 def test_rising_looks_at_the_last_fifth_of_the_training(tmp_path):
     late, early = [0.5] * 8 + [0.515, 0.53], [0.5, 0.52, 0.54, 0.56, 0.58, 0.6, 0.6, 0.6, 0.605, 0.605]
     curves = {r["run"]: late for r in FIVE} | {r["run"]: early for r in SEVEN}
-    assert judged(tmp_path, FIVE, SEVEN, curves=curves).marks == "rising: 1"
+    assert judged(tmp_path, FIVE, SEVEN, curves=curves).marks["rising"] == [1]
     few = group({"kernel": 9}, 0.7)[0]  # of 4 epochs the last fifth is 4/5 of the last
     assert rule.rising([few], {few["run"]: curve_of(0.5, 0.5, 0.5, 0.5126)})
     assert not rule.rising([few], {few["run"]: curve_of(0.5, 0.5, 0.5, 0.5124)})
@@ -251,8 +251,8 @@ def test_a_pretraining_at_the_commonest_symbol_is_marked(tmp_path):
     def arm(restored):
         return group({"kernel": 5}, 0.70, 0.71, 0.72, pretraining={"restored": restored, "commonest": 0.2})
 
-    assert judged(tmp_path, arm(0.209), SEVEN).marks == "nothing restored: 1"
-    assert judged(tmp_path, SEVEN, arm(0.211)).marks == ""
+    assert judged(tmp_path, arm(0.209), SEVEN).marks["nothing restored"] == [1]
+    assert judged(tmp_path, SEVEN, arm(0.211)).marks["nothing restored"] == []
 
 
 # ------------------------------------------------------------------------------------------ bad input
