@@ -279,7 +279,7 @@ def report(args):
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found:
-        print(f"No run of {exp} yet: {', '.join(records.TIERS[tier] for tier in tiers)}.\n")
+        print(f"The dial has not been run yet: {', '.join(records.TIERS[tier] for tier in tiers)}.\n")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
