@@ -183,19 +183,21 @@ def fields_of(judged):
 
 def show(judged):
     """Print a row in at most 80 columns."""
-    words, paper, here, _, reading, _ = fields_of(judged)
+    words, paper, *_ = fields_of(judged)
     letters = "".join(letter for mark, letter in LETTERS.items() if judged.marks[mark])
     words += f" [{letters}]" if letters else ""
-    start = f"{reading:17}{here:20}{paper:8}"
+    points, _, low, high = map(tables.signed, judged.numbers or (0,) * 4)
+    here = f"{points:>5} [{low}, {high}]" if judged.seeds else ""
+    start = f"{judged.reading:15} {here:20} {paper:7} "
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
 LETTERS = {"bag": "B", "nothing restored": "N"}  # of marks; nearly all are rising
 READ = f"""\
-Gaps between two models, in points. here: of the mini tier's runs. expected: the
-paper's gap at full size; where it prints no numbers, what it says: > 0 or < 0
-for a direction, ≈ 0 for no difference; below "Ours" and "Controls" what we
-predicted.
+Gaps between two models, in points. here: of the mini tier's runs, with its 95 %
+interval. expected: the paper's gap at full size; where it prints no numbers,
+what it says: > 0 or < 0 for a direction, ≈ 0 for no difference; below "Ours"
+and "Controls" what we predicted.
 
     reading          expected             the 95 % interval of ours
     same sign        above {GAP:g} points, > 0  is on the expected side of 0
@@ -217,17 +219,18 @@ docs/claims.md says which.
 
 
 def show_all(judged, pairs):
-    """Print what the pairs say, and all rows, below their headings."""
+    """Print how often the papers' and our sentences came, what the pairs say, and all rows below their
+    headings."""
     print(f"How often did it come as expected, at the mini tier?\n\n{tally(judged, 80)}\n")
+    if pairs:
+        print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(READ)
-    print(f"{'reading':17}{'here ± s.e.':20}expected\n")
+    print(f"{'reading':15} {' here [95 %]':20} expected\n")
     for (who, sentence, place), group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[who]}, {place}: {sentence}", 80))
         for one in group:
             show(one)
         print()
-    if pairs:
-        print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
 
 
 def table_of(group):

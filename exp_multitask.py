@@ -235,16 +235,14 @@ def plot_series(found, path):
 # ------------------------------------------------------------------------------------------ command line
 
 
-LEGEND = f"""\
-{tables.TECHNIQUES}\
-    paper, full     "Transformer, no techniques" is our reading of A's scrambled
-                    Table 4
-    Transformer     with rotary positions (exp_spt.py's has sinusoidal ones)
-    A's augmentation  of Image; the mini tier's recipe has flips
-    MEGA            the block of Ma et al.; A prints it without techniques
-    paper A's MEGA  the block of A's code, an attention behind a moving average;
-                    A prints it with techniques
-"""
+MEANINGS = {
+    "Transformer": "with rotary positions (exp_spt.py's has sinusoidal ones); without techniques its paper's "
+    "numbers are our reading of A's scrambled Table 4",
+    "A's augmentation": "of Image; the mini tier's recipe has flips",
+    "MEGA": "the block of Ma et al.; A prints it without techniques",
+    "paper A's MEGA": "the block of A's code, an attention behind a moving average; A prints it with "
+    "techniques",
+}
 LEADS = {"what the techniques add": ("Transformer", "Transformer, no techniques")}
 LEADS |= {f"the same, {model}": (model, f"{model}, no techniques") for model in ("MEGA", "paper A's MEGA")}
 
@@ -260,8 +258,8 @@ def report(args):
     """Ours beside the paper's, and with --mini the figure."""
     tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
-        short=data.SHORT_TITLES, floors=data.FLOORS, legend=LEGEND, leads=LEADS,
-        also={"positional": of_table_4}, apart=of_series,
+        short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
+        also={"positional": of_table_4}, apart=of_series, first="--task text --model transformer",
     )  # fmt: skip
     tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
     if args.report and args.mini and "listops" in tasks and (found := series(args)):

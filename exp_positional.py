@@ -84,7 +84,8 @@ def report(args):
     tables.report(
         args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
         short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
-        legend=tables.TECHNIQUES + tables.OUR_READING, leads=LEADS,
+        leads=LEADS, first="--task listops --position rotary",
+        meanings={"learned": tables.OUR_READING},
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ The measure: how much do two positions interact in the answer? See `interactions
 derivatives say little.
 """
 
+import contextlib
+import io
 from itertools import product
 from typing import NamedTuple
 
@@ -247,20 +249,18 @@ def of_the_dial(found):
     return dials
 
 
-LEGEND = f"""\
-Test accuracy in %, the mean of 3 seeds, or of (their number).
-
-{tables.TECHNIQUES}\
-    Transformer     with rotary positions, that of exp_multitask.py
-    bag of symbols  K = 1: the model knows which symbols occur, not where
-    --stride S      re-orders every input: with 3 it reads ABCDEF as ADBECF
-    16 apart        former neighbours stand 16 positions apart. In exchange
-                    others come near: what was 256 / 16 apart stands side by
-                    side. So at 64 apart a small kernel sees what was 4 apart.
-    anywhere        one random order for all examples
-    rotated         every image is also rotated, by a number of its own
-    rates           were searched for no order: all have the task's own
-"""
+ABOVE = "Test accuracy in %, the mean of 3 seeds, or of (their number).\n"
+MEANINGS = {
+    "no techniques": tables.TECHNIQUES["no techniques"],
+    "Transformer": "with rotary positions, that of exp_multitask.py",
+    "bag of symbols": "K = 1: the model knows which symbols occur, not where",
+    "16 apart": "former neighbours stand 16 positions apart (--stride S: with 3 it reads ABCDEF as ADBECF). "
+    "In exchange others come near: what was 256 / 16 apart stands side by side. So at 64 apart a small "
+    "kernel sees what was 4 apart.",
+    "anywhere": "one random order for all examples",
+    "rotated": "every image is also rotated, by a number of its own",
+    "rates": "were searched for no order: all have the task's own",
+}
 
 
 def report(args):
@@ -270,12 +270,13 @@ def report(args):
         return tables.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
     tiers = tables.tiers_of(args, *({tier for _, tier in cells} for cells in (yours, ours)))
-    print(LEGEND)
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
     found = {place: cells for place, cells in found.items() if any(cells)}
-    for (tier, name), cells in found.items():
-        print_dial(name, tier, *cells)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for (tier, name), cells in found.items():
+            print_dial(name, tier, *cells)
+    tables.explain(printed.getvalue(), MEANINGS, ABOVE)
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found:

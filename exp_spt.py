@@ -21,8 +21,11 @@ Paper B: arXiv 2310.02980. Paper A: "You Can Train from Scratch" (OpenReview YuF
 """
 
 import argparse
+import contextlib
+import io
 import json
 import math
+import textwrap
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -725,7 +728,8 @@ def load(args, name, cell):
 # ------------------------------------------------------------------------------------------ the report
 
 
-COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both")  # of the report's tables
+COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
+SHOWN = ("none", "masked", "causal")  # in tables; both losses are a row of their own
 
 
 class Arm(NamedTuple):
@@ -758,39 +762,37 @@ class Arm(NamedTuple):
             words.append("neighbours " * full + order)
         return ", ".join(filter(None, words))
 
+    def headings(self, cells):
+        """What was changed in its recipe: ["16 epochs, 75 % SPT"]; from scratch that of each share."""
+        shares = {self.rest.share}
+        if self.changes and not self.rest.share:
+            shares = {arm.rest.share for arm in cells if arm.changes == self.changes and arm.rest.share}
+        words = [
+            f"{100 * share:g} % SPT" if self.changes and share else None for share in sorted(shares or {0})
+        ]
+        return [", ".join(filter(None, [self.changes, share])) for share in words]
+
     def with_column(self, column, share=True):
         """ "S4, random, masked": the row and its objective."""
         return f"{self.label(share=share)}, {COLUMNS[column]}"
 
 
-ABOVE = """\
-Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).
-"""
+ABOVE = "Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).\n"
 MEANINGS = {  # words of the tables
     "Transformer": 'with sinusoidal positions; "rotary": with rotary ones',
     "scratch": "trained on labels alone",
-    "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier\nhalf of the steps each",
-    "both": "both losses at once (--objective multitask)",
+    "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier half of the steps each",
+    "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
-    "SPT adds": "above the same model from scratch, as many steps; in points",
-    "restored": "of Image % of the variance, of others % of the symbols",
-    "paper": "its accuracy, of large models on the whole data",
+    "what SPT adds": "above the same model from scratch, as many steps; in points",
+    "restores": "of Image % of the variance, of others % of the symbols",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
 }
-
-
-def legend(words, runs):
-    """What the words of some tables mean; words: all that stand in them, as one text; runs: of any run."""
-    lines = [ABOVE] if runs else ["Words of the table:\n"]
-    for name, meaning in MEANINGS.items():
-        if any(part in words for part in name.split(", ")):
-            lines += [f"    {start:16}{line}" for start, line in zip((name, ""), meaning.splitlines())]
-    return "\n".join(lines) + "\n"
 
 
 def report(args):
@@ -804,20 +806,19 @@ def report(args):
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
     ran_at = [{r["tier"] for r in found} for found in both]
     tiers = tables.tiers_of(args, *ran_at)
-    shown = [r for found in both for r in found if r["tier"] in tiers and r["task"] in names]
-    words = [f"{Arm.of(r).with_column(column_of(r))} {Arm.of(r).changes}" for r in shown if "score" not in r]
-    columns = ["restored", "SPT adds", "paper"] if words else []
-    print(legend(" ".join([*words, *columns, *map(in_short, PAPER if "paper" in tiers else ())]), words))
-    for tier in tiers:
-        here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
-        if tier == "paper" or any(here):
-            print(f"### Self-pretraining ({records.TIERS[tier]})\n")
-        for whose, found in zip(("Your runs", "This repository's runs"), here):
-            found = [r for r in found if "score" not in r]
-            for task, of_task in records.grouped(found, lambda r: r["task"]).items():
-                print_arms(f"{whose}, {data.TITLES[task]}", of_task)
-        if tier == "paper":
-            print_papers(both, names)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for tier in tiers:
+            here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
+            if tier == "paper" or any(here):
+                print(f"### Self-pretraining ({records.TIERS[tier]})\n")
+            for whose, found in zip(("Your runs", "This repository's runs"), here):
+                found = [r for r in found if "score" not in r]
+                for task, of_task in records.grouped(found, lambda r: r["task"]).items():
+                    print(f"{whose}, {data.TITLES[task]}:\n")
+                    print_arms(of_task)
+            if tier == "paper":
+                print_papers(both, names)
+    tables.explain(printed.getvalue(), MEANINGS, ABOVE)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, ran_at[1])
@@ -826,30 +827,86 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_arms(title, found):
-    """The tables of one task: accuracies, those by the table's recipe first; the recipe; what is left of
-    the leads that SPT is about."""
+def print_arms(found):
+    """The tables of one task: how far one model is ahead of another; accuracies, a row a model, a column an
+    objective; what SPT adds and restores; ours beside the paper's."""
     cells, task = cells_of(found), found[0]["task"]
-    gains, lines = {gain[:2]: gain[2:] for gain in gains_of(cells)}, []
-    by_words = records.grouped(cells, lambda arm: arm.changes)
-    for words in sorted(by_words, key=tables.naturally):
-        arms = [(arm, column) for arm, column in product(by_words[words], COLUMNS) if column in cells[arm]]
-        shares = {arm.rest.share for arm, _ in arms} - {None, 0.0}
-        one, rows = len(shares) == 1 and words, []
-        for arm, column in arms:
-            group, pair = cells[arm][column], gains.get((arm, column))
-            paper = "" if words else tables.paper_value(PAPER, group[0]["row"], TASKS.index(task))
-            adds = tables.lead(*pair) if pair else ""
-            rows.append([arm.with_column(column, not one), accuracy(group), adds, restored(group), paper])
-        words += f", {100 * shares.pop():g} % SPT" if one else ""
-        lines += tables.under(words, rows, width=26) if words else rows
-    if lines:
-        print(f"{title}:\n")
-        tables.print_table(["", "accuracy", "SPT adds", "restored", "paper"], lines)
-    inputs = "grey values as numbers" if task in MEAN_STD else None
-    rows = tables.recipe_rows(as_rows(cells))
-    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found))
+    searched = {arm: columns for arm, columns in cells.items() if rates_in(columns)}
+    plain = {arm: columns for arm, columns in cells.items() if arm not in searched}
     print_leads(cells)
+    lines = []
+    for words, rows in by_heading(plain).items():
+        numbers = []
+        for label, columns in rows.items():
+            row = [accuracy(columns.get(column)) for column in SHOWN]
+            numbers += [[label, *row]] if any(row) else []
+            both = accuracy(columns.get("multitask"))
+            numbers += [[f"{label}, both losses", both, "", ""]] if both else []
+        lines += tables.under(words, numbers, width=22) if words else numbers
+    tables.print_table(["accuracy", *map(COLUMNS.get, SHOWN)], lines)
+    print_gains(plain)
+    print_searched(data.TITLES[task], searched)
+    inputs = "grey values as numbers" if task in MEAN_STD else None
+    rows = tables.recipe_rows(as_rows(plain))
+    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found))
+    print_beside(cells, task)
+
+
+def by_heading(cells):
+    """{what was changed in the recipe: {label of a model: {column: records}}}, the table's own first."""
+    places = {}
+    for arm, columns in cells.items():
+        if arm.rest.share and not arm.changes:  # Table 8: 0 % is training from scratch
+            columns = cells.get(arm._replace(rest=arm.rest._replace(share=0.0)), {}) | columns
+        for words in arm.headings(cells):
+            rows = places.setdefault(words, {})
+            label = arm.label(share=not words)
+            rows[label] = rows.get(label, {}) | columns
+    return {words: places[words] for words in sorted(places, key=tables.naturally)}
+
+
+def rates_in(columns):
+    """Whether the cells of an arm were trained at another rate than the table's: a search."""
+    first = next(iter(columns.values()))[0]
+    return first["tier"] == "mini" and bool(first["changes"].keys() & {"lr", "lr_pretrain"})
+
+
+def print_gains(cells):
+    """A table: what SPT adds, and what it restores, a row a model."""
+    lines, ways = [], [way for way in ("masked", "causal") if any(way in cells[arm] for arm in cells)]
+    for words, rows in by_heading(cells).items():
+        numbers = []
+        for label, columns in rows.items():
+            pairs = [(columns.get(way), columns.get("none")) for way in ways]
+            texts = [(tables.lead(*pair) if all(pair) else "", restored(pair[0])) for pair in pairs]
+            numbers += [[label, *sum(texts, ())]] if any(map(any, texts)) else []
+        lines += tables.under(words, numbers, width=22) if words else numbers
+    if lines:
+        tables.show(["what SPT adds", *sum(((way, "restores") for way in ways), ())], lines)
+
+
+def print_searched(title, cells):
+    """A sentence on the rates that were tried for cells of one task."""
+    tried = [
+        f"{arm.with_column(column)} {accuracy(group)} at {arm.changes}"
+        for arm, columns in cells.items()
+        for column, group in columns.items()
+    ]
+    if tried:
+        print(textwrap.fill(f"Other rates, {title}: {'; '.join(tried)}.", 80, break_on_hyphens=False) + "\n")
+
+
+def print_beside(cells, task):
+    """A table of the cells of full size: ours, the paper's number, the difference."""
+    lines = []
+    for arm, column in product(cells, COLUMNS):
+        group = cells[arm].get(column)
+        if group and group[0]["tier"] == "paper" and not arm.changes:
+            value = tables.paper_number(PAPER, group[0]["row"], TASKS, task)
+            text = tables.paper_value(PAPER, group[0]["row"], TASKS.index(task))
+            lines.append([arm.with_column(column), accuracy(group), text, tables.to_paper(group, value)])
+    if lines:
+        tables.print_table(["", "here", "paper", "difference"], lines)
 
 
 def about_runs(found):
@@ -890,20 +947,6 @@ def cells_of(found):
     return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
 
 
-def gains_of(cells):
-    """[(arm, objective, records, others)]: a cell with self-pretraining, and one with labels alone of as many
-    steps."""
-    gains = []
-    for (arm, columns), objective in product(cells.items(), ("masked", "causal")):
-        if objective in columns:
-            changes = {k: v for k, v in columns[objective][0]["changes"].items() if k != "lr_pretrain"}
-            shares = (arm.rest._replace(share=share) for share in (None, 0.0))  # 0 %: of Table 8
-            alone = [arm._replace(changes=records.in_words(changes), rest=rest) for rest in shares]
-            scratch = [cells[arm]["none"] for arm in alone if "none" in cells.get(arm, {})][:1]
-            gains += [(arm, objective, columns[objective], others) for others in scratch]
-    return gains
-
-
 LEADS = {  # one model over another: the heading, the model ahead, what its twin has instead
     "S4 over Transformer": ("s4", {"model": "transformer"}),
     "S4 over rotary": ("s4", {"model": "rotary"}),
@@ -925,29 +968,25 @@ def leads_of(cells, model, twin):
 
 
 def print_leads(cells):
-    """A table of LEADS: a row what both models have, a column an objective; in short, what is left after
-    SPT."""
-    lines, short, columns = [], [], ("none", "masked", "causal")
+    """A table of LEADS: a row what both models have, a column an objective. Of rates that were tried only
+    where there is nothing by the table's own."""
+    lines = []
     for heading, (model, twin) in LEADS.items():
-        rows, left, scratch = {}, [], None
+        rows = {}
         for arm, column, *pair in leads_of(cells, model, twin):
-            share = f"{100 * arm.rest.share:g} % SPT" if arm.rest.share else ""
-            parts = [arm.label(share=False).removeprefix(NAMES[model])[2:], arm.changes, share]
-            words, points = ", ".join(filter(None, parts)) or "the recipe", tables.lead(*pair)
-            rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
-            if column != "none":
-                left.append((records.difference(*pair)[0], f"{points} ({words}, {COLUMNS[column]})"))
-            elif words == "the recipe":
-                scratch = points
+            rates = {"lr", "lr_pretrain"} & pair[0][0]["changes"].keys()
+            others = {k: v for k, v in pair[0][0]["changes"].items() if k not in rates}
+            if rates and column in cells.get(arm._replace(changes=records.in_words(others)), {}):
+                continue
+            label = arm.label(share=False).removeprefix(NAMES[model])[2:]
+            for changed in arm.headings(cells):
+                words = ", ".join(filter(None, [label, changed])) or "the recipe"
+                rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
         order = sorted(rows, key=lambda words: (words != "the recipe", tables.naturally(words)))
-        table = [[words, *(rows[words].get(column, "") for column in columns)] for words in order]
+        table = [[words, *(rows[words].get(column, "") for column in SHOWN)] for words in order]
         lines += tables.under(heading, table, width=26)
-        if scratch and left:
-            ends = dict.fromkeys(words for _, words in (min(left), max(left)))
-            short.append(f"{heading}: from scratch {scratch}; after SPT {' to '.join(ends)}")
     if lines:
-        tables.print_table(["leads, in points", *(COLUMNS[column] for column in columns)], lines)
-        tables.print_list("In short, in points:", short)
+        tables.print_table(["points ahead", *map(COLUMNS.get, SHOWN)], lines)
 
 
 def column_of(record):
@@ -956,13 +995,13 @@ def column_of(record):
 
 
 def accuracy(group):
-    """ "59.2 ± 0.9", or "59.2 (1)" of another number of seeds than three."""
+    """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three; "" for none."""
     return tables.summary(group).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
     """ "61.9": what the pretrainings of a cell restored, in percent; "" for none."""
-    share = shares(group)[0] if "pretraining" in group[0] else None
+    share = shares(group)[0] if group and "pretraining" in group[0] else None
     return f"{100 * share:.1f}" if share is not None else ""
 
 

@@ -25,10 +25,11 @@ import exp_positional
 import exp_range
 import exp_spt
 import records
+import tables
 from machine import UserError
 from records import SEEDS
 
-GAP = 2.0  # points: up to this is no difference
+GAP = tables.GAP  # points: up to this is no difference
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
 OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
 SAYS = {

@@ -8,6 +8,7 @@ repository's, are of records.py. Figures have one look: `panels`, `errorbars`, `
 
 import argparse
 import contextlib
+import io
 import json
 import math
 import re
@@ -23,6 +24,8 @@ import common
 import data
 import records
 from machine import UserError
+
+GAP = 2.0  # points: up to this is no difference, in rule.py, too
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -123,34 +126,76 @@ def of_paper(tier):
     return "paper" if tier == "paper" else "paper, full"
 
 
+def heading(title, tier):
+    """The first line of a table of lines_of."""
+    return [title, "yours", "this repository", "cost", of_paper(tier), "difference"]
+
+
+def to_paper(group, value):
+    """ "+1.1 ± 0.2": how far a cell of full size is ahead of the paper's number, in points; "" without one.
+    The error is ours alone."""
+    if not group or group[0]["tier"] != "paper" or not isinstance(value, float):
+        return ""
+    mean, error = records.mean_and_error(group)
+    return f"{signed(100 * mean - value)} ± {100 * error:.1f}"
+
+
+def at_bag(group):
+    """Whether a mini cell has learnt little: at most GAP points more than a bag of symbols, if it is none."""
+    if not group or group[0]["tier"] != "mini" or not (bag := bag_of(group[0]["task"])):
+        return False
+    is_bag = group[0]["model"] == "bag" or group[0]["cell"].get("kernel") == 1
+    lead = records.mean_and_error(group)[0] - records.mean_and_error(bag)[0]
+    return not is_bag and 100 * lead <= GAP
+
+
 # ------------------------------------------------------------------------------------------ the report
 
-OUR_READING = """\
-    paper           which row is "learned" and which has no techniques is our
-                    reading: the table is scrambled in our copy
+ABOVE = """\
+Test accuracy in %: mean ± standard error (number of seeds). The error is by the
+seeds of a row, by those of all rows of its task, or by the size of the test
+set, whichever is largest. Cost: CPU time of a run; on a GPU, or where that is
+unknown, wall time.
 """
-TECHNIQUES = """\
-    no techniques   without paper A's training techniques: on Text restoring
-                    corrupted bytes ("denoising"), on ListOps shuffled
-                    arguments, on Image augmentation (mini tier: flips)
+# What words of a report mean: {words: meaning}.
+OUR_READING = (
+    'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
+)
+TECHNIQUES = {
+    "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
+    '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
+    "no network": "the rules of floors.py: linear models, on Image of a JPEG copy; on ListOps a rule by hand",
+    "[B]": f"at most {GAP:g} points above a bag of symbols (K = 1), which sees no order; "
+    "of two models, one of them",
+}
+MINI = """\
+Small data, small models, most of them not trained to their end: compare a
+number with other rows, and not with the paper's at full size. What these runs
+say about the papers: python claims.py
 """
+REDUCED = """\
+Fewer epochs or examples than in the paper, mostly one seed: too little to judge
+the paper by.
+"""
+
+
+def explain(text, meanings, above=ABOVE):
+    """Print a text below what its words mean; above: what its numbers mean. meanings: {words: meaning}; of
+    "S4D, LRU" only what stands in the text is explained."""
+    print(f"{above}\n" if " ± " in text else "", end="")
+    lines = []
+    for words, meaning in meanings.items():
+        if known := ", ".join(word for word in words.split(", ") if word in text):
+            indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
+            lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
+    print("\n".join([*lines, "\n"]) if lines else "", end="")
+    print(text, end="")
 
 
 def report(
-    args,
-    script,
-    title,
-    tasks,
-    titles,
-    paper,
-    *,
-    also=None,
-    short=None,
-    floors=None,
-    leads=None,
-    apart=None,
-    legend="",
-):
+    args, script, title, tasks, titles, paper,
+    *, also=None, short=None, floors=None, leads=None, apart=None, meanings=None, first="",
+):  # fmt: skip
     """Print the tables of a script, your records and this repository's in columns of their own.
 
     tasks, titles   the columns of the paper's table; {task: title}
@@ -160,7 +205,8 @@ def report(
     floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
     leads           {name: (row, row)}: how far is the first ahead of the second?
     apart           record -> whether the script prints it in a table of its own
-    legend          what the names of rows mean
+    meanings        {words: what they mean}; printed above the tables that they stand in
+    first           the flags of a cell to begin with at full size
     """
     if args.smoke:
         return
@@ -172,36 +218,34 @@ def report(
     both = [[r for r in found if not (apart and apart(r))] for found in both]
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
-    print("Test accuracy in %: mean ± standard error (number of seeds). Of one seed at full")
-    print("size ± is the error of the test set alone. Cost: CPU time of a run; on a GPU, or")
-    print("where that is unknown, wall time.\n" + (legend and f"\n{legend}"))
     ran_at = [{r["tier"] for r in found} for found in both]
     tiers = tiers_of(args, *ran_at)
-    for tier in tiers:
-        yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
-        full = tier == "paper" and paper and (yours or ours or not copied)
-        if not (yours or ours or full):
-            continue
-        print(f"### {title} ({records.TIERS[tier]})\n")
-        if tier == "mini" and paper:
-            print("Small data and small models: compare a number with other rows, and not with the")
-            print("paper's at full size. What these runs say about the papers: python claims.py\n")
-        if tier == "reduced":
-            print("Fewer epochs or examples than in the paper, mostly one seed: too little to judge")
-            print("the paper by.\n")
-        ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
-        rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
-        of_tasks = {task: [r for r in (*ours, *yours) if r["task"] == task] for task in ran}
-        for task, found in of_tasks.items():
-            beside = {} if (tier, task) in OTHER_TASK else paper
-            print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
-            print_recipe(titles[task], recipe_rows(found), found)
-            print_changed(task, titles[task], tasks, yours, ours, paper, tier)
-        if full:
-            rest = [task for task in shown if task not in ran]
-            print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
-            print_averages(tasks, yours, ours, paper, bare=False)
-        print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        for tier in tiers:
+            yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
+            full = tier == "paper" and paper and (yours or ours or not copied)
+            if not (yours or ours or full):
+                continue
+            print(f"### {title} ({records.TIERS[tier]})\n")
+            if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
+                print(words)
+            ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+            if full and not ran:
+                print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
+                print(f"python {Path(script).name} {first}\n")
+            rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
+            print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
+            for task in ran:
+                found = [r for r in (*ours, *yours) if r["task"] == task]
+                beside = {} if (tier, task) in OTHER_TASK else paper
+                print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
+                print_recipe(titles[task], recipe_rows(found), found)
+                print_changed(task, titles[task], tasks, yours, ours, paper, tier)
+            if full:
+                rest = [task for task in shown if task not in ran]
+                print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
+                print_averages(tasks, yours, ours, paper, bare=False)
+    explain(printed.getvalue(), TECHNIQUES | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
 
@@ -301,8 +345,8 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     if not lines:
         return
     lines += baseline_rows([*here[0], *here[1]])
-    lines += [["without a network: floors.py", "", summary(floor), cost(floor), ""]] if floor else []
-    print_table([title, "yours", "this repository", "cost", of_paper(tier)], lines, notes)
+    lines += [["no network", "", summary(floor), cost(floor), "", ""]] if floor else []
+    print_table(heading(title, tier), lines, notes)
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
@@ -318,9 +362,8 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         lines += under(words, rows)
         notes += more
     if lines:
-        lines = [[*line[:-1], ""] for line in lines] if tier == "mini" else lines
-        header = [f"{title}, changed recipe", "yours", "this repository", "cost", of_paper(tier)]
-        print_table(header, lines, notes)
+        lines = [[*line[:-2], "", ""] for line in lines] if tier == "mini" else lines
+        print_table(heading(f"{title}, changed recipe", tier), lines, notes)
 
 
 def is_rate(record):
@@ -347,7 +390,7 @@ def print_papers(rest, tasks, short, paper, rules):
     lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
     lines = [line for line in lines if any(line[1:])]
     lines += [[*line, ""] for line in floor_lines(rest, rules)]
-    print("Not run at full size, the paper's numbers:\n")
+    print("The paper's numbers of what has not been run at full size:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
 
@@ -374,23 +417,19 @@ def print_averages(tasks, yours, ours, paper, bare=True):
 
 def print_leads(ran, titles, tasks, tier, found, paper, leads):
     """A table: how far is one row ahead of another, wherever both were trained by one recipe?"""
-    lines, short = [], []
+    lines = []
     for name, pair in leads.items():
         of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
-        rows, numbers = lead_lines(pair, of_pair, ran, titles, tasks, paper)
-        lines += under(name, rows)
-        short += [f"{name}: {', '.join(numbers)}"] if numbers else []
+        lines += under(name, lead_lines(pair, of_pair, ran, titles, tasks, paper))
     if lines:
-        print_table(["in points", "here", of_paper(tier)], lines)
-        print_list("In short, by the recipe of the table (in brackets the paper):", short)
+        print_table(["how far ahead, in points", "here", of_paper(tier)], lines)
 
 
 def lead_lines(pair, found, ran, titles, tasks, paper):
-    """The lines of two rows in print_leads, a task and a recipe each; in short, those by the table's recipe
-    that the paper has, too. Rates that were tried are left out. A row without techniques is compared with all
-    techniques that the other was given."""
+    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out. A
+    row without techniques is compared with all techniques that the other was given."""
     one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
-    lines, short = [], []
+    lines = []
     for place in sorted(one, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
         task, words = place
         changes = dict(one[place][0]["changes"])
@@ -402,13 +441,12 @@ def lead_lines(pair, found, ran, titles, tasks, paper):
             beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
             printed = [paper_number(beside, row, tasks, task) for row in pair]
             known = all(isinstance(value, float) for value in printed)
-            name = ", ".join(filter(None, [titles[task], words]))
-            *long, label = textwrap.wrap(name, 42, subsequent_indent="  ")
             groups = [records.best_recipe(group) for group in (one[place], twin)]
+            name = ", ".join(filter(None, [titles[task], words])) + " [B]" * any(map(at_bag, groups))
+            *long, label = textwrap.wrap(name, 42, subsequent_indent="  ")
             there = signed(printed[0] - printed[1]) if known and not words else ""
             lines += [*([part, "", ""] for part in long), [label, lead(*groups, seeds=True), there]]
-            short += [f"{titles[task]} {lead(*groups)} ({there})"] if there else []
-    return lines, short
+    return lines
 
 
 def place_of(record):
@@ -434,8 +472,10 @@ def lines_of(yours, ours, paper, at, bare=()):
         (mine, note), (theirs, other) = map(records.one_recipe, rows[key])
         notes += filter(None, [note, other])
         label = first[key]["row"]
+        value = paper_number(paper, label, range(at + 1), at)
         numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
-        lines.append([label, *numbers])
+        marked = f"{label} [B]" if at_bag(theirs or mine) else label
+        lines.append([marked, *numbers, to_paper(mine or theirs, value)])
     return lines, notes
 
 
@@ -512,7 +552,7 @@ def baseline_rows(found):
     """What rules get that need no model, as far as some records say."""
     known = next((rules for r in found if (rules := r["data"].get("baselines"))), {})
     names = {"majority": "commonest training label", "root rule": "the same of each operation"}
-    return [[names[rule], "", f"{100 * value:.1f}", "", ""] for rule, value in known.items()]
+    return [[names[rule], "", f"{100 * value:.1f}", "", "", ""] for rule, value in known.items()]
 
 
 def floor_of(ours, task, floors):

@@ -409,4 +409,4 @@ def test_a_report_has_80_columns(script):
     pytest.importorskip("matplotlib")
     for flags in ((), ("--mini",)):
         lines = claims.report_of(script, *flags).splitlines()
-        assert len(lines) > 9 and [line for line in lines if len(line) > 80] == []
+        assert lines and [line for line in lines if len(line) > 80] == []

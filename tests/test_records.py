@@ -499,10 +499,12 @@ def test_yours_and_the_repositorys_stand_in_columns_of_their_own(reported):
     yours there is no column for them."""
     ours = seeds(0.8, 0.9)
     tables, out = reported([*seeds(0.5, 0.6, code="x"), ours[0]], ours)
-    assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper"]
-    assert tables[FULL]["Text"]["K=5"] == ["55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96"]
+    assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper", "difference"]
+    assert tables[FULL]["Text"]["K=5"] == [
+        *("55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96", "-34.0 ± 5.0")
+    ]
     tables, out = reported([], ours)
-    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96"]
+    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96", "-4.0 ± 5.0"]
 
 
 def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(reported):
@@ -520,8 +522,8 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     ]
     tables, out = reported(yours, [])
     full = tables[FULL]
-    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "10 min", "88.96"]
-    assert full["Text"]["K=31"] == ["", "", "89.33"] and full["Text"]["K=7"][0] == "30.00 ± 0.46 (1)"
+    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "10 min", "88.96", "+0.0 ± 0.5"]
+    assert full["Text"]["K=31"] == ["", "", "89.33", ""] and full["Text"]["K=7"][0] == "30.00 ± 0.46 (1)"
     assert list(full["Text"]) == ["Text", "K=5", "K=31", "K=7"]  # what the paper does not have comes last
     assert full["ListOps"]["K=31"] == ["40.00 ± 0.49 (1)", "10 min", "infeasible"]
     assert tables[LESS] == {
@@ -581,7 +583,7 @@ def test_no_techniques_are_compared_with_every_technique(reported):
     ours = [*seeds(0.5, changes=plain), *seeds(0.6, changes=other)]
     ours += seeds(0.3, changes=plain, row="K=5, no techniques", cell={"techniques": "no"}, hp=hp)
     tables, _ = reported([], ours, leads={"techniques": ("K=5", "K=5, no techniques")})
-    gaps = tables[FULL]["in points; techniques"]
+    gaps = tables[FULL]["how far ahead, in points; techniques"]
     assert {row: cells[0][:5] for row, cells in gaps.items() if "9 epochs" in row} == {
         "Text, 9 epochs": "+20.0", "Text, 9 epochs, A's augmentation": "+30.0",
     }  # fmt: skip
@@ -599,11 +601,11 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     floors = {"text": {"exp": "ngrams", "cell": {"n": 6}}}
     leads = {"wide over narrow": ("K=31", "K=5"), "K=31 over K=7": ("K=31", "K=7")}
     tables, out = reported([], rule[::-1] + ours, leads=leads, floors=floors)
-    gaps = tables[FULL]["in points; wide over narrow"]
+    gaps = tables[FULL]["how far ahead, in points; wide over narrow"]
     assert gaps["Text"] == ["+10.0 ± 0.7 (1)", "+0.4"] and gaps["Text, clip 2, lr 1"][0] == "+20.0 ± 0.7 (1)"
     assert not [*gaps][2:] and "K=31 over K=7" not in out  # rates that were tried; no such row
-    assert tables[FULL]["Text"]["without a network: floors.py"] == ["91.00 ± 0.29 (1)", "10 min", ""]
-    assert "Not run at full size, the paper's numbers" in out  # ListOps
+    assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
+    assert "The paper's numbers of what has not been run at full size" in out  # ListOps
     (papers,) = [table for table in tables[FULL].values() if "ListOps" in table.get("", [])]
     assert papers["K=5"] == ["45.24", "67.10"]
 
