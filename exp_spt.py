@@ -831,8 +831,7 @@ def print_arms(found):
     """The tables of one task: how far one model is ahead of another; accuracies, a row a model, a column an
     objective; what SPT adds and restores; ours beside the paper's."""
     cells, task = cells_of(found), found[0]["task"]
-    searched = {arm: columns for arm, columns in cells.items() if rates_in(columns)}
-    plain = {arm: columns for arm, columns in cells.items() if arm not in searched}
+    plain = {arm: columns for arm, columns in cells.items() if not rates_in(columns)}
     print_leads(cells)
     lines = []
     for words, rows in by_heading(plain).items():
@@ -845,14 +844,14 @@ def print_arms(found):
         lines += tables.under(words, numbers, width=22) if words else numbers
     tables.print_table(["accuracy", *map(COLUMNS.get, SHOWN)], lines)
     print_gains(plain)
-    print_searched(data.TITLES[task], searched)
+    print_searched(data.TITLES[task], {arm: cells[arm] for arm in cells if arm not in plain})
     inputs = "grey values as numbers" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
     tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found))
     print_beside(cells, task)
 
 
-def by_heading(cells):
+def by_heading(cells, full=False):
     """{what was changed in the recipe: {label of a model: {column: records}}}, the table's own first."""
     places = {}
     for arm, columns in cells.items():
@@ -860,7 +859,7 @@ def by_heading(cells):
             columns = cells.get(arm._replace(rest=arm.rest._replace(share=0.0)), {}) | columns
         for words in arm.headings(cells):
             rows = places.setdefault(words, {})
-            label = arm.label(share=not words)
+            label = arm.label(full, share=not words)
             rows[label] = rows.get(label, {}) | columns
     return {words: places[words] for words in sorted(places, key=tables.naturally)}
 
@@ -1054,11 +1053,10 @@ def draw(args, both, names, tiers):
     exp = records.experiment(__file__)
     wanted = {"mini"} & {*tiers}
     mini = yours_or_ours(both, lambda r: r["tier"] in wanted and r["task"] in names and "score" not in r)
-    small = [group for group in mini if not group[0]["changes"]]
-    if small:
-        plot_small(small, args.out / f"{exp}-mini.png")
-    for task, groups in records.grouped(mini, lambda group: group[0]["task"]).items():
-        cells = cells_of([r for group in groups for r in group])
+    by_task = records.grouped((r for group in mini for r in group), lambda r: r["task"])
+    by_task = {task: cells_of(found) for task, found in by_task.items()}
+    plot_small(by_task, args.out / f"{exp}-mini.png")
+    for task, cells in by_task.items():
         leads = [
             lead for model, twin in LEADS.values() if "init" in twin for lead in leads_of(cells, model, twin)
         ]
@@ -1075,35 +1073,42 @@ def yours_or_ours(both, wanted):
     return [records.best_recipe(group) for group in (ours | yours).values()]
 
 
-def plot_small(found, path):
-    """Mini tier, from the records of each row: a panel a task, a line a model that was trained in two ways or
-    more, with its accuracy from scratch (grey) and with each objective. Dashed: a bag of symbols, from
+def plot_small(by_task, path):
+    """Mini tier, from {task: cells_of}: a panel a task, a line a model that was trained in two ways or more,
+    with its accuracy from scratch (grey) and with each objective. Dashed: a bag of symbols, from
     exp_locality's K = 1."""
     colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE, multitask=tables.GREEN)
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
-    by_arm = records.grouped(found, lambda group: (group[0]["task"], Arm.of(group[0])))
-    compared = [group for groups in by_arm.values() if len(groups) > 1 for group in groups]
+    compared = {}
+    for task, cells in by_task.items():
+        plain = {arm: columns for arm, columns in cells.items() if not rates_in(columns)}
+        for words, rows in by_heading(plain, full=True).items():
+            for label, columns in rows.items():
+                name = ",\n".join(filter(None, [*label.split(", ", 1), words]))
+                compared.setdefault(task, {})[name] = columns
+        compared[task] = {name: columns for name, columns in compared[task].items() if len(columns) > 1}
+    compared = {task: rows for task, rows in compared.items() if rows}
     if not compared:
         return
-    tasks = records.grouped(compared, lambda group: group[0]["task"])
-    figure, axes = tables.panels([data.TITLES[task] for task in tasks], size=(5.2, 4.2))
-    for (task, groups), axis in zip(tasks.items(), axes):
-        arms = sorted({Arm.of(group[0]) for group in groups}, key=lambda arm: arm.label(), reverse=True)
-        for group in groups:
-            objective, y = column_of(group[0]), arms.index(Arm.of(group[0]))
-            x, error = (100 * value for value in records.mean_and_error(group))
-            words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
-            style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
-            axis.errorbar(x, y - places[objective], xerr=error, **style)
+    high = 0.7 * max(map(len, compared.values()))
+    figure, axes = tables.panels([data.TITLES[task] for task in compared], size=(5.2, max(3, high)))
+    for (task, rows), axis in zip(compared.items(), axes):
+        for y, columns in enumerate(reversed(rows.values())):
+            for objective, group in columns.items():
+                x, error = (100 * value for value in records.mean_and_error(group))
+                words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
+                style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
+                axis.errorbar(x, y - places[objective], xerr=error, **style)
         if bag := tables.bag_of(task):
             look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_locality.py's recipe)"}
             axis.axvline(100 * records.mean_and_error(bag)[0], **look)
-        axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(arms) - 0.4))
+        axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(rows) - 0.4))
         axis.xaxis.get_major_locator().set_params(integer=True)
-        axis.set_yticks(range(len(arms)), [arm.label(full=True).replace(", ", ",\n", 1) for arm in arms])
-    figure.suptitle(
-        f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {tables.seeds_of(compared)})"
+        axis.set_yticks(range(len(rows)), [*reversed(rows)])
+    seeds = tables.seeds_of(
+        [g for rows in compared.values() for columns in rows.values() for g in columns.values()]
     )
+    figure.suptitle(f"Self-pretraining (SPT) or labels alone, at equal steps (mini tier, {seeds})")
     tables.legend_below(figure, axes)
     tables.save_figure(figure, path)
 
