@@ -381,31 +381,29 @@ Texts are read up to 4,096 bytes where a row does not say otherwise.
 
 def report(args):
     """A table a task, and the figures, of your runs and of this repository's where you have none."""
-    yours, ours = records.yours_and_ours(args.out)
+    exp, (yours, ours) = records.experiment(__file__), records.yours_and_ours(args.out)
     wanted = common.chosen(args.task or ["all"], TASKS)
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
-    found = [r for r in found if r["exp"] == records.experiment(__file__)]
-    found = [r for r in found if (r["tier"] == "mini") == args.mini]
+    found = [r for r in found if r["exp"] == exp and (r["tier"] == "mini") == args.mini]
     found.sort(key=lambda r: (TASKS.index(r["task"]), tables.naturally(r["row"])))
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
     print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n\n{MEANING}")
+    as_published = [r for r in found if not r["changes"]]
+    tables.print_list(
+        "The best by validation (level: within two standard errors of the difference):",
+        [r for group in records.grouped(as_published, lambda r: r["task"]).values() for r in best_of(group)],
+    )
     groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
     for group in groups.values():
         print_task(group)
-    as_published = [r for r in found if not r["changes"]]
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
         parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])
         name = "-".join(["ngrams", *parts])
         plot_lengths([r for r in plain if r["cell"]["gap"] == 1], args.out / f"{name}.png")
         plot_gaps(plain, args.out / f"{name}-gap.png")
-        print()
-    of_tasks = records.grouped(as_published, lambda r: r["task"]).values()
-    tables.print_list(
-        "The best by validation (level: within two standard errors of the difference):",
-        [line for group in of_tasks for line in best_of(group)],
-    )
+    tables.print_elsewhere(args, __file__, {"paper"}, {r["tier"] for r in ours if r["exp"] == exp})
 
 
 def kind_of(cell):

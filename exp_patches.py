@@ -307,24 +307,23 @@ These are this repository's runs, or yours of cells that you have run.
 def report(args):
     """A table and a sentence a task, and the figure, of your runs and this repository's; of a run that both
     have, yours."""
-    yours, ours = records.yours_and_ours(args.out)
+    exp, (yours, ours) = records.experiment(__file__), records.yours_and_ours(args.out)
     wanted = common.chosen(args.task or ["all"], TASKS)
     found = [r for r in {r["run"]: r for r in ours + yours}.values() if r["task"] in wanted]
-    found = [r for r in found if r["exp"] == records.experiment(__file__)]
-    found = [r for r in found if r["tier"] == "mini" or not args.mini]
+    found = [r for r in found if r["exp"] == exp and (r["tier"] == "mini") == args.mini]
     if not found:
         hint = "leave out --mini for full size" if args.mini else "train one first"
         return print(f"no run yet; {hint}")
     found.sort(key=in_order)
     print(f"### A bag of image patches and logistic regression\n\n{MEANING}")
     groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
+    tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
     for group in groups.values():
         print_task(group)
     if plain := [r for r in found if r["tier"] == "paper"]:
         name = "-".join(["patches", *(wanted if len(wanted) < len(TASKS) else [])])
         plot(plain, args.out / f"{name}.png")
-        print()
-    tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
+    tables.print_elsewhere(args, __file__, {"paper"}, {r["tier"] for r in ours if r["exp"] == exp})
 
 
 def in_order(record):

@@ -2,7 +2,7 @@
 
     python exp_positional.py --task listops --mini              three positions, minutes a cell
     python exp_positional.py --task listops --position rotary   one cell as the paper ran it: 62.90 %
-    python exp_positional.py --task all --position rotary --no-techniques   the table's third column
+    python exp_positional.py --task all --position rotary --no-techniques   the row without techniques
     python exp_positional.py --report                           ours beside the paper's
 
 In the paper rotary with the techniques averages 85.69 %. Positions summed to the embeddings lose 5 points
