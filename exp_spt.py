@@ -792,6 +792,7 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
+    "no network": tables.TECHNIQUES["no network"],
 }
 
 
@@ -1020,7 +1021,7 @@ def learnt_nothing(group):
 def print_papers(both, names):
     """Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
-        print("No cell has been run at full size yet. B's cheapest needs a GPU and hours:")
+        print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
         print("python exp_spt.py --task image --objective causal\n")
     known = records.published()
     for columns in (MEAN6, TASKS[6:]):

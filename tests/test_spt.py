@@ -531,7 +531,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     assert [text for text in map(str.strip, wanted.splitlines()) if text not in found] == []
     numbers = [f"{x:.2f}" for row in exp_spt.PAPER.values() for x in row if isinstance(x, float)]
     assert [number for number in numbers if number not in printed] == []
-    assert "No cell has been run" not in printed and max(map(len, printed.splitlines())) <= 80
+    assert "Nobody has run" not in printed and max(map(len, printed.splitlines())) <= 80
 
 
 def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, monkeypatch, capsys):
