@@ -113,8 +113,10 @@ def tally(judged, width):
         lines.append([rule.SAYS[who], len(group), *counts, len(group) - sum(counts)])
         read += sum(counts)
     after = (
-        "As expected: *same sign* or *no difference*. Otherwise: *opposite sign* or *differs*. Not read: too "
-        "few seeds, not run, or all at the bag. Of intervals of 95 % one in twenty misses: of the "
+        "As expected: *same sign* or *no difference*. Otherwise: *opposite sign* or *differs*; a row that "
+        "differs can fit its sentence all the better, as its words then say. Inconclusive: neither, though "
+        "the interval may lie on one side of 0. Not read: too few seeds, not run, or all at the bag. "
+        "Of intervals of 95 % one in twenty misses: of the "
         f"{read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
     )
     table = tables.markdown(["expected by", "rows", *kinds, "not read"], lines)

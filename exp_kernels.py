@@ -2,7 +2,7 @@
 every family: what do free and structured kernels look like?
 
     python exp_kernels.py --task image --mini            S4, S5, gMLP: minutes a cell
-    python exp_kernels.py --task image --model gmlp      one cell as the paper ran it: 89.89 %
+    python exp_kernels.py --task image --model gmlp      one cell at full size; paper: 89.89 %
     python exp_kernels.py --task all --model all         and S4D, DLR, LRU, SGConv, Mamba-2, not in its table
     python exp_kernels.py --task image --figure kernels  how far they reach, trained or not
     python exp_kernels.py --report                       ours beside the paper's
@@ -422,7 +422,7 @@ MEANINGS = {
     "decay-rotary": "the same, and its states rotate by learned angles",
     "decay-selective": "it forgets by a number that the input chooses",
     "free taps": "S4's block with a kernel of free numbers",
-    "S4D, S5, LRU": "state spaces with a diagonal matrix, as DLR is",
+    "S4D, S5, LRU": "state spaces with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",
 }
 LEADS = {"gMLP over S4": ("gMLP", "S4"), "gMLP over S5": ("gMLP", "S5")}

@@ -1,7 +1,7 @@
 """Table 2 of paper A: do a few training techniques bring a plain Transformer to where MEGA is?
 
     python exp_multitask.py --task text --model transformer --mini   minutes on a CPU core
-    python exp_multitask.py --task text --model transformer          one cell as the paper ran it: 90.33 %
+    python exp_multitask.py --task text --model transformer          one cell at full size; paper: 90.33 %
     python exp_multitask.py --report                                 ours beside the paper's
 
 The techniques, each on the training examples only: CIFAR10 is augmented; Pathfinder trains on all three

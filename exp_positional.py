@@ -1,7 +1,7 @@
 """Table 4 of paper A: what do the positional encoding and the training techniques each contribute?
 
     python exp_positional.py --task listops --mini              three positions, minutes a cell
-    python exp_positional.py --task listops --position rotary   one cell as the paper ran it: 62.90 %
+    python exp_positional.py --task listops --position rotary   one cell at full size; paper: 62.90 %
     python exp_positional.py --task all --position rotary --no-techniques   the row without techniques
     python exp_positional.py --report                           ours beside the paper's
 

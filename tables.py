@@ -345,6 +345,11 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
     if not lines:
         return
     lines += baseline_rows([*here[0], *here[1]])
+    last = [r for r in (*here[0], *here[1]) if bare and "test_acc_last" in r]
+    if last:
+        words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
+        notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
+        notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
     lines += [["no network", "", summary(floor), cost(floor), "", ""]] if floor else []
     print_table(heading(title, tier), lines, notes)
 
