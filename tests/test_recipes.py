@@ -83,7 +83,7 @@ def recipes(monkeypatch, tmp_path):
         (exp_spt, "commonest", lambda task, cell: 0),
         (exp_spt, "report", lambda args: None),
         (exp_range, "report", lambda args: None),
-        (exp_multitask, "plot_data", lambda args: None),
+        (exp_multitask, "plot_series", lambda *args: None),
     ):
         monkeypatch.setattr(module, name, stand_in)
 
