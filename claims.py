@@ -35,7 +35,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from rule import BAG, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
+from records import BAG, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"

@@ -536,6 +536,32 @@ def difference(records, others):
     return 100 * (a - b), 100 * math.hypot(e, f)
 
 
+GAP = 2.0  # points: up to this is no difference
+SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
+OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
+# Student's t: {degrees of freedom: its quantile 0.975}.
+T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
+T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
+
+
+def interval(points, error, tier, tasks):
+    """The ends of the 95 % interval of a sum of accuracies on some tasks, by Student's t."""
+    df = max(1, min(pooled_variance(tier, task)[1] for task in tasks))
+    reach = error * T[max(known for known in T if known <= df)]
+    return points - reach, points + reach
+
+
+def read_interval(expected, low, high, at_bag=False):
+    """What the interval low..high says where `expected` points are expected, inf for a direction alone, by
+    the rule of docs/claims.md; at_bag: whether every cell is at the level of a bag of symbols."""
+    if expected is None:
+        return ""
+    if abs(expected) <= GAP:
+        return EQUAL if -GAP <= low and high <= GAP else DIFFERS if low > GAP or high < -GAP else OPEN
+    low, high = (low, high) if expected > 0 else (-high, -low)
+    return BAG if at_bag else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
+
+
 def side(gap, error):
     """ "ahead", "level" or "behind": level is what lies within two standard errors of a gap."""
     return "level" if abs(gap) < 2 * error else "ahead" if gap > 0 else "behind"

@@ -25,13 +25,9 @@ import exp_positional
 import exp_range
 import exp_spt
 import records
-import tables
 from machine import UserError
-from records import SEEDS
+from records import FEW, GAP, NOT_RUN, SEEDS, read_interval
 
-GAP = tables.GAP  # points: up to this is no difference
-SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
-OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
 SAYS = {
     "A": "Paper A",
     "B": "Paper B",
@@ -195,10 +191,6 @@ def in_paper(cells, printed):
 
 # ------------------------------------------------------------------------------------------ the rule
 
-# Student's t: {degrees of freedom: its quantile 0.975}.
-T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
-T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
-
 
 class Mini(NamedTuple):
     cells: dict  # {Key: the records of its first SEEDS seeds}
@@ -233,19 +225,7 @@ def measure(cells, mini):
     parts = [(s, *records.mean_and_error(mini.cells[key])) for s, key in cells]
     points = 100 * sum(sign * mean for sign, mean, _ in parts)
     error = 100 * math.hypot(*(error for *_, error in parts))
-    df = max(1, min(records.pooled_variance("mini", key.task)[1] for _, key in cells))
-    reach = error * T[max(known for known in T if known <= df)]
-    return points, error, points - reach, points + reach
-
-
-def read_interval(expected, low, high, at_bag=False):
-    """What the interval low..high says where `expected` points are expected (see Row)."""
-    if expected is None:
-        return ""
-    if abs(expected) <= GAP:
-        return EQUAL if -GAP <= low and high <= GAP else DIFFERS if low > GAP or high < -GAP else OPEN
-    low, high = (low, high) if expected > 0 else (-high, -low)
-    return BAG if at_bag else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
+    return points, error, *records.interval(points, error, "mini", [key.task for _, key in cells])
 
 
 def at_bag(key, mini):

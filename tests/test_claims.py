@@ -118,7 +118,7 @@ def area(df, end, steps=20_000):
 
 
 def test_quantiles_are_those_of_the_density():
-    for df, quantile in rule.T.items():
+    for df, quantile in records.T.items():
         assert area(df, quantile) == pytest.approx(0.975, abs=5e-5)
 
 
@@ -176,9 +176,9 @@ def test_rows_are_sums_of_different_cells_of_one_task_that_have_been_run():
     ],
 )
 def test_readings_follow_the_interval(expected, low, high, said):
-    assert rule.read_interval(expected, low, high) == said
+    assert records.read_interval(expected, low, high) == said
     at_bag = "both at the bag" if expected is not None and abs(expected) > 2 else said
-    assert rule.read_interval(expected, low, high, at_bag=True) == at_bag
+    assert records.read_interval(expected, low, high, at_bag=True) == at_bag
 
 
 RUNS = count()

@@ -584,9 +584,9 @@ def test_no_techniques_are_compared_with_every_technique(reported):
     ours += seeds(0.3, changes=plain, row="K=5, no techniques", cell={"techniques": "no"}, hp=hp)
     tables, _ = reported([], ours, leads={"techniques": ("K=5", "K=5, no techniques")})
     gaps = tables[FULL]["how far ahead, in points; techniques"]
-    assert {row: cells[0][:5] for row, cells in gaps.items() if "9 epochs" in row} == {
-        "Text, 9 epochs": "+20.0", "Text, 9 epochs, A's augmentation": "+30.0",
-    }  # fmt: skip
+    assert [(row, cells[0][:5]) for row, cells in gaps.items()][1:] == [
+        ("Text, 9 epochs", "+20.0"), ("Text, 9 epochs, A's", ""), ("augmentation", "+30.0"),
+    ]  # fmt: skip
 
 
 def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_below(reported):
