@@ -80,9 +80,7 @@ def count_table(pairs):
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"as in the paper": AS_EXPECTED} | OTHERS
-    if any(pair.reading == BAG for pair in pairs):
-        kinds[BAG] = (BAG,)
+    kinds = {"as in the paper": AS_EXPECTED} | OTHERS | {OPEN: (OPEN, BAG)}
     lines = []
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
@@ -97,7 +95,8 @@ def count(pairs, width):
     before += "Both by the recipe of the table. Is their gap as in the paper?"
     after = (
         f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        f"opposite sign; of such a gap, a difference. These {len(pairs)} pairs are made of {len(arms)} rows, "
+        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at "
+        f"the bag. These {len(pairs)} pairs are made of {len(arms)} rows, "
         "so they are not independent."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])

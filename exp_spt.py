@@ -965,14 +965,15 @@ def leads_of(cells, model, twin):
 
 def print_leads(cells):
     """A table of LEADS: a row what both models have, a column an objective. Of rates that were tried only
-    where there is nothing by the table's own."""
+    those with more seeds than the table's own."""
     lines = []
     for heading, (model, twin) in LEADS.items():
-        rows = {}
-        for arm, column, *pair in leads_of(cells, model, twin):
+        rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
+        for (arm, column), pair in found.items():
             rates = {"lr", "lr_pretrain"} & pair[0][0]["changes"].keys()
             others = {k: v for k, v in pair[0][0]["changes"].items() if k not in rates}
-            if rates and column in cells.get(arm._replace(changes=records.in_words(others)), {}):
+            own = found.get((arm._replace(changes=records.in_words(others)), column), [()])
+            if rates and min(map(len, own)) >= min(map(len, pair)):
                 continue
             label = arm.label(share=False).removeprefix(NAMES[model])[2:]
             for changed in arm.headings(cells):
@@ -980,7 +981,7 @@ def print_leads(cells):
                 rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
         order = sorted(rows, key=lambda words: (words != "the recipe", tables.naturally(words)))
         table = [[words, *(rows[words].get(column, "") for column in SHOWN)] for words in order]
-        lines += tables.under(heading, table, width=26)
+        lines += tables.under(heading, table, width=28)
     if lines:
         tables.print_table(["points ahead", *map(COLUMNS.get, SHOWN)], lines)
 
