@@ -60,7 +60,8 @@ def all_pairs(printed, mini):
         for pair in itertools.combinations(ran, 2):
             one, other = sorted(pair, key=lambda key: -table[key][1])
             if one.task == other.task:
-                words = f"{data.TITLES[one.task]}: {table[one][0]} over {table[other][0]}"
+                names = (exp_spt.in_short(table[key][0]) for key in (one, other))
+                words = f"{data.TITLES[one.task]}: {' over '.join(names)}"
                 gap = round(table[one][1] - table[other][1], 2)
                 row = rule.Row((exp,), "", words, gap, "", ((1, one), (-1, other)))
                 found.setdefault(frozenset(pair), row)
