@@ -96,9 +96,8 @@ def count(pairs, width):
     before += "Both by the recipe of the table. Is their gap as in the paper?"
     after = (
         f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at "
-        f"the bag. These {len(pairs)} pairs are made of {len(arms)} rows, "
-        "so they are not independent."
+        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at the bag. "
+        f"These {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 

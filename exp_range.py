@@ -251,7 +251,7 @@ def of_the_dial(found):
 
 ABOVE = "Test accuracy in %, the mean of 3 seeds, or of (their number).\n"
 MEANINGS = {
-    "no techniques": tables.TECHNIQUES["no techniques"],
+    "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag of symbols": "K = 1: the model knows which symbols occur, not where",
     "16 apart": "former neighbours stand 16 positions apart (--stride S: with 3 it reads ABCDEF as ADBECF). "

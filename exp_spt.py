@@ -730,6 +730,7 @@ def load(args, name, cell):
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
 SHOWN = ("none", "masked", "causal")  # in tables; both losses are a row of their own
+RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
 
 
 class Arm(NamedTuple):
@@ -772,9 +773,9 @@ class Arm(NamedTuple):
         ]
         return [", ".join(filter(None, [self.changes, share])) for share in words]
 
-    def with_column(self, column, share=True):
+    def with_column(self, column):
         """ "S4, random, masked": the row and its objective."""
-        return f"{self.label(share=share)}, {COLUMNS[column]}"
+        return f"{self.label()}, {COLUMNS[column]}"
 
 
 ABOVE = "Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).\n"
@@ -793,7 +794,7 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "no network": tables.TECHNIQUES["no network"],
+    "no network": tables.MEANINGS["no network"],
 }
 
 
@@ -833,7 +834,7 @@ def print_arms(found):
     """The tables of one task: how far one model is ahead of another; accuracies, a row a model, a column an
     objective; what SPT adds and restores; ours beside the paper's."""
     cells, task = cells_of(found), found[0]["task"]
-    plain = {arm: columns for arm, columns in cells.items() if not rates_in(columns)}
+    plain = by_own_rates(cells)
     print_leads(cells)
     print_accuracies("accuracy", plain)
     print_gains(plain)
@@ -857,38 +858,45 @@ def by_heading(cells, full=False):
     return {words: places[words] for words in sorted(places, key=tables.naturally)}
 
 
-def rates_in(columns):
-    """Whether the cells of an arm were trained at another rate than the table's: a search."""
-    first = next(iter(columns.values()))[0]
-    return first["tier"] == "mini" and bool(first["changes"].keys() & {"lr", "lr_pretrain"})
+def by_own_rates(cells):
+    """The cells without those of the mini tier that had another rate than the table's: a search."""
+    first = {arm: next(iter(columns.values()))[0] for arm, columns in cells.items()}
+    searched = {arm for arm, r in first.items() if r["tier"] == "mini" and RATES_OF & r["changes"].keys()}
+    return {arm: columns for arm, columns in cells.items() if arm not in searched}
+
+
+def lines_of(cells, rows_of):
+    """The lines of a table with a heading for each change of the recipe; rows_of(label of a model, its
+    {column: records}): what it has in the table."""
+    lines = []
+    for words, rows in by_heading(cells).items():
+        found = [line for label, columns in rows.items() for line in rows_of(label, columns)]
+        lines += tables.under(words, found, width=22)
+    return lines
 
 
 def print_gains(cells):
     """A table: what SPT adds, and what it restores, a row a model."""
-    lines, ways = [], [way for way in ("masked", "causal") if any(way in cells[arm] for arm in cells)]
-    for words, rows in by_heading(cells).items():
-        numbers = []
-        for label, columns in rows.items():
-            pairs = [(columns.get(way), columns.get("none")) for way in ways]
-            texts = [(tables.lead(*pair) if all(pair) else "", restored(pair[0])) for pair in pairs]
-            numbers += [[label, *sum(texts, ())]] if any(map(any, texts)) else []
-        lines += tables.under(words, numbers, width=22) if words else numbers
-    if lines:
+    ways = [way for way in ("masked", "causal") if any(way in cells[arm] for arm in cells)]
+
+    def rows_of(label, columns):
+        pairs = [(columns.get(way), columns.get("none")) for way in ways]
+        texts = [(tables.lead(*pair) if all(pair) else "", restored(pair[0])) for pair in pairs]
+        return [[label, *sum(texts, ())]] if any(map(any, texts)) else []
+
+    if lines := lines_of(cells, rows_of):
         tables.show(["what SPT adds", *sum(((way, "restores") for way in ways), ())], lines)
 
 
 def print_accuracies(title, cells):
     """A table of accuracies: a row a model, a column an objective; both losses at once are a row."""
-    lines = []
-    for words, rows in by_heading(cells).items():
-        numbers = []
-        for label, columns in rows.items():
-            row = [accuracy(columns.get(column)) for column in SHOWN]
-            numbers += [[label, *row]] if any(row) else []
-            both = accuracy(columns.get("multitask"))
-            numbers += [[f"{label}, both losses", both, "", ""]] if both else []
-        lines += tables.under(words, numbers, width=22) if words else numbers
-    if lines:
+
+    def rows_of(label, columns):
+        numbers = [label, *(accuracy(columns.get(column)) for column in SHOWN)]
+        both = [f"{label}, both losses", accuracy(columns.get("multitask")), "", ""]
+        return [row for row in (numbers, both) if any(row[1:])]
+
+    if lines := lines_of(cells, rows_of):
         tables.print_table([title, *map(COLUMNS.get, SHOWN)], lines)
 
 
@@ -970,7 +978,7 @@ def print_leads(cells):
     for heading, (model, twin) in LEADS.items():
         rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
         for (arm, column), pair in found.items():
-            rates = {"lr", "lr_pretrain"} & pair[0][0]["changes"].keys()
+            rates = RATES_OF & pair[0][0]["changes"].keys()
             others = {k: v for k, v in pair[0][0]["changes"].items() if k not in rates}
             own = found.get((arm._replace(changes=records.in_words(others)), column), [()])
             if rates and min(map(len, own)) >= min(map(len, pair)):
@@ -1018,8 +1026,7 @@ def learnt_nothing(group):
 def print_papers(both, names):
     """Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
-        print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
-        print("python exp_spt.py --task image --objective causal\n")
+        tables.print_first(__file__, "--task image --objective causal")
     known = records.published()
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
@@ -1079,13 +1086,11 @@ def plot_small(by_task, path):
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
     compared = {}
     for task, cells in by_task.items():
-        plain = {arm: columns for arm, columns in cells.items() if not rates_in(columns)}
-        for words, rows in by_heading(plain, full=True).items():
+        for words, rows in by_heading(by_own_rates(cells), full=True).items():
             for label, columns in rows.items():
-                name = ",\n".join(filter(None, [*label.split(", ", 1), words]))
-                compared.setdefault(task, {})[name] = columns
-        compared[task] = {name: columns for name, columns in compared[task].items() if len(columns) > 1}
-    compared = {task: rows for task, rows in compared.items() if rows}
+                if len(columns) > 1:
+                    name = ",\n".join(filter(None, [*label.split(", ", 1), words]))
+                    compared.setdefault(task, {})[name] = columns
     if not compared:
         return
     high = 0.7 * max(map(len, compared.values()))

@@ -26,7 +26,7 @@ import exp_range
 import exp_spt
 import records
 from machine import UserError
-from records import FEW, GAP, NOT_RUN, SEEDS, read_interval
+from records import FEW, NOT_RUN, SEEDS, read_interval
 
 SAYS = {
     "A": "Paper A",
@@ -229,11 +229,9 @@ def measure(cells, mini):
 
 
 def at_bag(key, mini):
-    """Whether a cell's mean is at most that of K = 1, which sees no order, plus GAP; K = 1 itself is not."""
-    bag = mini.cells.get(Key("locality", key.task, "conv", '{"kernel": 1}', PLAIN_RECIPE))
-    if not bag or key not in mini.cells or key.model == "bag" or json.loads(key.cell).get("kernel") == 1:
-        return False
-    return records.mean_and_error(mini.cells[key])[0] <= records.mean_and_error(bag)[0] + GAP / 100
+    """records.at_bag of a cell, by the K = 1 of its task."""
+    bag = Key("locality", key.task, "conv", '{"kernel": 1}', PLAIN_RECIPE)
+    return records.at_bag(mini.cells.get(key), mini.cells.get(bag))
 
 
 def rising(group, curves):

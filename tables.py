@@ -108,14 +108,20 @@ def label_of(record):
     return "; ".join(filter(None, [record["row"], records.in_words(record["changes"])]))
 
 
+def paper_at(paper, row, at):
+    """What the paper's table has in a row at one place: a percentage, a word ("infeasible") or None."""
+    values = paper.get(row, ())
+    return values[at] if at < len(values) else None
+
+
 def paper_number(paper, row, tasks, task):
-    """The paper's accuracy of a row for a task, None without one; some cells are words ("infeasible")."""
-    return dict(zip(tasks, paper.get(row, ()))).get(task)
+    """paper_at of a row for a task."""
+    return paper_at(paper, row, tasks.index(task))
 
 
 def paper_value(paper, row, at):
-    """What the paper's table has in a row at one place, as text, "" for nothing."""
-    value = paper_number(paper, row, range(at + 1), at)
+    """paper_at as text, "" for nothing."""
+    value = paper_at(paper, row, at)
     return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
@@ -124,7 +130,7 @@ def of_paper(tier):
     return "paper" if tier == "paper" else "paper, full"
 
 
-def heading(title, tier):
+def header_of(title, tier):
     """The first line of a table of lines_of."""
     return [title, "yours", "this repository", "cost", of_paper(tier), "difference"]
 
@@ -139,12 +145,8 @@ def to_paper(group, value):
 
 
 def at_bag(group):
-    """Whether a mini cell has learnt little: at most GAP points more than a bag of symbols, if it is none."""
-    if not group or group[0]["tier"] != "mini" or not (bag := bag_of(group[0]["task"])):
-        return False
-    is_bag = group[0]["model"] == "bag" or group[0]["cell"].get("kernel") == 1
-    lead = records.mean_and_error(group)[0] - records.mean_and_error(bag)[0]
-    return not is_bag and 100 * lead <= records.GAP
+    """records.at_bag of a mini cell; False at other tiers, and for none."""
+    return bool(group) and group[0]["tier"] == "mini" and records.at_bag(group, bag_of(group[0]["task"]))
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -155,11 +157,10 @@ seeds of a row, by those of all rows of its task, or by the size of the test
 set, whichever is largest. Cost: CPU time of a run; on a GPU, or where that is
 unknown, wall time.
 """
-# What words of a report mean: {words: meaning}.
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-TECHNIQUES = {
+MEANINGS = {  # of words in any report
     "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
     '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
     "reading": "what the 95 % interval says of the paper's gap, by the rule of docs/claims.md",
@@ -230,8 +231,7 @@ def report(
                 print(words)
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
             if full and not ran:
-                print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
-                print(f"python {Path(script).name} {first}\n")
+                print_first(script, first)
             rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
             print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
             for task in ran:
@@ -244,9 +244,15 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
-    explain(printed.getvalue(), TECHNIQUES | (meanings or {}))
+    explain(printed.getvalue(), MEANINGS | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
+
+
+def print_first(script, flags):
+    """What stands in place of ours where nobody has run a table at full size."""
+    print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
+    print(f"python {Path(script).name} {flags}\n")
 
 
 def tiers_of(args, yours, ours):
@@ -350,7 +356,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
     lines += [["no network", "", summary(floor), cost(floor), "", ""]] if floor else []
-    print_table(heading(title, tier), lines, notes)
+    print_table(header_of(title, tier), lines, notes)
 
 
 def print_changed(task, title, tasks, yours, ours, paper, tier):
@@ -367,7 +373,7 @@ def print_changed(task, title, tasks, yours, ours, paper, tier):
         notes += more
     if lines:
         lines = [[*line[:-2], "", ""] for line in lines] if tier == "mini" else lines
-        print_table(heading(f"{title}, changed recipe", tier), lines, notes)
+        print_table(header_of(f"{title}, changed recipe", tier), lines, notes)
 
 
 def is_rate(record):
@@ -488,10 +494,9 @@ def lines_of(yours, ours, paper, at, bare=()):
         (mine, note), (theirs, other) = map(records.one_recipe, rows[key])
         notes += filter(None, [note, other])
         label = first[key]["row"]
-        value = paper_number(paper, label, range(at + 1), at)
         numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
-        marked = f"{label} [B]" if at_bag(theirs or mine) else label
-        lines.append([marked, *numbers, to_paper(mine or theirs, value)])
+        marked = label + " [B]" * at_bag(theirs or mine)
+        lines.append([marked, *numbers, to_paper(mine or theirs, paper_at(paper, label, at))])
     return lines, notes
 
 
@@ -585,10 +590,10 @@ def floor_lines(tasks, rules):
 
 
 def under(words, rows, width=34):
-    """Rows of a table under a line of words, such as what was changed in their recipe; none without rows.
-    width: how many letters the line may have, if no row has more."""
-    if not rows:
-        return []
+    """Rows of a table under a line of words, such as what was changed in their recipe; without words the rows
+    alone. width: how many letters the line may have, if no row has more."""
+    if not rows or not words:
+        return rows
     width = max(width, *(len(label) + 2 for label, *_ in rows))
     heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
     return heading + [[f"  {label}", *numbers] for label, *numbers in rows]

@@ -8,6 +8,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 
 import pytest
 
@@ -46,6 +47,14 @@ def memory_that_nobody_wrote_to(monkeypatch):
     torch.utils._device._device_constructors()  # which remembers the real ones, for torch.device("meta")
     for make in (torch.empty, torch.empty_like):
         monkeypatch.setattr(torch, make.__name__, filling(make))
+
+
+@pytest.fixture(autouse=True)
+def no_figure_stays_open():
+    """A test that keeps a figure to look at it does not leave it in memory."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def flags_of_fit(**given):

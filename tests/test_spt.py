@@ -542,7 +542,8 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     lines = [line("text", cell, accuracy, tier="mini") for cell, accuracy in cells.items()]
     lines += [line("text", masked._replace(init="random"), 0.5, {"epochs": 9}, "mini")]  # has no partner
     longer = {"epochs": 9, "lr_pretrain": 1e-3}  # a rate that labels alone do not have
-    lines += [line("text", masked._replace(share=0.75), 0.7, longer, "mini")]
+    lines += [line("text", masked._replace(share=0.75), 0.65, longer, "mini")]
+    lines += [line("text", masked._replace(share=0.75), 0.7, {"epochs": 9}, "mini")]
     lines += [line("text", scratch, 0.5, {"epochs": 9}, "mini")]
     lines += [r | {"seed": 1, "run": r["run"] + "1"} for r in lines]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
@@ -560,11 +561,23 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
         ),
         (
             ["what SPT adds", "masked", "restores"],
-            [["S4", "+10.0 ± 0.5", "50.0"], ["S4, random", "", "50.0"], ["9 epochs:", "", ""]],
+            [["S4", "+10.0 ± 0.5", "50.0"], ["S4, random", "", "50.0"], ["9 epochs, 75 % SPT:", "", ""]]
+            + [["S4", "+20.0 ± 0.5", "50.0"]],
         ),
+        (["other rates", "masked"], [["9 epochs, lr_pretrain", ""], ["0.001, 75 % SPT:", ""]]),
     ):
         at = rows.index(header) + 2
         assert rows[at : at + len(wanted)] == wanted
+
+
+def test_a_report_of_a_search_alone_ends_in_no_traceback(tmp_path, monkeypatch, capsys):
+    """Runs at another rate than the table's, and none of the table's own: their accuracy is "other rates"."""
+    monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
+    searched = line("text", Cell("s4", "none"), 0.5, {"lr": 0.1}, "mini")
+    (tmp_path / "results.jsonl").write_text(json.dumps(searched) + "\n")
+    exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "| other rates | " in printed and "50.0 ± 0.5 (1)" in printed
 
 
 def test_flags_choose_cells():
