@@ -784,6 +784,8 @@ MEANINGS = {  # words of the tables
     "scratch": "trained on labels alone",
     "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier half of the steps each if "
     "a row says nothing else",
+    "paper B": "at full size. Its cells of S4 after SPT are not legible in our copy: S4 from scratch stands "
+    "in their place",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
@@ -815,8 +817,10 @@ def report(args):
             if tier == "paper" or any(here):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
             for whose, found in zip(("Your runs", "This repository's runs"), here):
-                found = [r for r in found if "score" not in r]
-                for task, of_task in records.grouped(found, lambda r: r["task"]).items():
+                found = records.grouped((r for r in found if "score" not in r), lambda r: r["task"])
+                for task, of_task in found.items():
+                    print_leads(f"{whose}, {data.TITLES[task]}", cells_of(of_task), task)
+                for task, of_task in found.items():
                     print(f"{whose}, {data.TITLES[task]}:\n")
                     print_arms(of_task)
             if tier == "paper":
@@ -831,11 +835,10 @@ def report(args):
 
 
 def print_arms(found):
-    """The tables of one task: how far one model is ahead of another; accuracies, a row a model, a column an
-    objective; what SPT adds and restores; ours beside the paper's."""
+    """The tables of one task: accuracies, a row a model, a column an objective; what SPT adds and restores;
+    ours beside the paper's."""
     cells, task = cells_of(found), found[0]["task"]
     plain = by_own_rates(cells)
-    print_leads(cells)
     print_accuracies("accuracy", plain)
     print_gains(plain)
     print_accuracies("other rates", {arm: cells[arm] for arm in cells if arm not in plain})
@@ -951,11 +954,28 @@ def cells_of(found):
     return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
 
 
-LEADS = {  # one model over another: the heading, the model ahead, what its twin has instead
-    "S4 over Transformer": ("s4", {"model": "transformer"}),
-    "S4 over rotary": ("s4", {"model": "rotary"}),
-    "S4, structured over random": ("s4", {"init": "random"}),
-    "DLR, structured over random": ("dlr", {"init": "random"}),
+class Lead(NamedTuple):
+    """One model over another."""
+
+    model: str  # that ahead
+    twin: dict  # what the other has instead
+    paper: dict = {}  # {column: (row, row) of PAPER}
+
+
+LEADS = {
+    "S4 over Transformer": Lead(
+        "s4",
+        {"model": "transformer"},
+        {
+            "none": ("S4, from scratch", "Transformer, from scratch"),
+            "causal": ("S4, from scratch", "Transformer, causal SPT"),
+        },
+    ),
+    "S4 over rotary": Lead(
+        "s4", {"model": "rotary"}, {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")}
+    ),
+    "S4, structured over random": Lead("s4", {"init": "random"}),
+    "DLR, structured over random": Lead("dlr", {"init": "random"}),
 }
 
 
@@ -971,11 +991,11 @@ def leads_of(cells, model, twin):
     return leads
 
 
-def print_leads(cells):
-    """A table of LEADS: a row what both models have, a column an objective. Of rates that were tried only
-    those with more seeds than the table's own."""
+def print_leads(title, cells, task):
+    """A table of LEADS: a row what both models have, a column an objective, first the paper's numbers. Of
+    rates that were tried only those with more seeds than the table's own."""
     lines = []
-    for heading, (model, twin) in LEADS.items():
+    for heading, (model, twin, paper) in LEADS.items():
         rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
         for (arm, column), pair in found.items():
             rates = RATES_OF & pair[0][0]["changes"].keys()
@@ -988,10 +1008,20 @@ def print_leads(cells):
                 words = ", ".join(filter(None, [label, changed])) or "the recipe"
                 rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
         order = sorted(rows, key=lambda words: (words != "the recipe", tables.naturally(words)))
-        table = [[words, *(rows[words].get(column, "") for column in SHOWN)] for words in order]
-        lines += tables.under(heading, table, width=28)
+        if rows and paper:
+            rows["paper B"] = {column: paper_lead(pair, task) for column, pair in paper.items()}
+            order.insert(0, "paper B")
+        table = [tables.folded([words, *(rows[words].get(way, "") for way in SHOWN)]) for words in order]
+        lines += tables.under(heading, sum(table, []), width=28)
     if lines:
+        print(f"Who is ahead? {title}:\n")
         tables.print_table(["points ahead", *map(COLUMNS.get, SHOWN)], lines)
+
+
+def paper_lead(pair, task):
+    """ "+12.7": how far one row of PAPER is ahead of another, in points; "" where a number is missing."""
+    values = [tables.paper_number(PAPER, row, TASKS, task) for row in pair]
+    return tables.signed(round(values[0] - values[1], 2)) if all(isinstance(v, float) for v in values) else ""
 
 
 def column_of(record):
@@ -1063,7 +1093,10 @@ def draw(args, both, names, tiers):
     plot_small(by_task, args.out / f"{exp}-mini.png")
     for task, cells in by_task.items():
         leads = [
-            lead for model, twin in LEADS.values() if "init" in twin for lead in leads_of(cells, model, twin)
+            lead
+            for model, twin, _ in LEADS.values()
+            if "init" in twin
+            for lead in leads_of(cells, model, twin)
         ]
         if leads:
             plot_starts(leads, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")

@@ -1,7 +1,7 @@
 """The rule by which claims are judged: it reads claims.tsv, the papers' tables and the mini tier's records.
 
 docs/claims.md says the rule in words. A line of claims.tsv is a name, words, what is expected (see Row), the
-day it was entered, and cells; "#" begins a heading. A cell is a sign, a script, a task, a model, what a
+day it was entered, and cells; "#" begins a Heading. A cell is a sign, a script, a task, a model, what a
 record's "cell" says and, after "with", its "changes":
 
     + locality text conv kernel=31,techniques=no with epochs=30
@@ -67,11 +67,20 @@ class Key(NamedTuple):
 PLAIN_RECIPE = "{}"
 
 
+class Heading(NamedTuple):
+    """Who says what, and where."""
+
+    who: str  # of SAYS
+    sentence: str
+    place: str
+    short: str  # the sentence in at most 36 letters
+
+
 class Row(NamedTuple):
     """A line of claims.tsv. Its third field is +, -, 0, a number of points or ?; it is empty where the papers
     print a number for every cell."""
 
-    heading: tuple  # who says it, the sentence, its place; of a pair: the script with the paper's table
+    heading: Heading | str  # of a pair: the script with the paper's table
     name: str
     words: str
     expected: float | None  # points; infinite: a direction; None: nothing
@@ -139,9 +148,12 @@ def read_rows(path, printed):
             if not line.startswith("# "):
                 rows.append(parse_row(line, heading, {row.name for row in rows}, printed))
                 continue
-            heading = tuple(line[2:].split("\t"))
-            if len(heading) != 3 or heading[0] not in SAYS:
-                raise ValueError(f"a heading is one of {', '.join(SAYS)}, a sentence and its place")
+            fields = line[2:].split("\t")
+            if len(fields) != len(Heading._fields) or fields[0] not in SAYS:
+                raise ValueError(
+                    f"a heading is one of {', '.join(SAYS)}, a sentence, its place, and the sentence in short"
+                )
+            heading = Heading(*fields)
         except ValueError as error:
             raise UserError(f"{path.name}, line {number}: {error}") from None
     return rows

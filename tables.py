@@ -453,11 +453,9 @@ def lead_lines(pair, found, ran, titles, tasks, paper):
             known = all(isinstance(value, float) for value in printed)
             groups = [records.best_recipe(group) for group in (one[place], twin)]
             name = ", ".join(filter(None, [titles[task], words])) + " [B]" * any(map(at_bag, groups))
-            *long, label = textwrap.wrap(name, 28, subsequent_indent="  ")
-            gap = printed[0] - printed[1] if known and not words else None
+            gap = round(printed[0] - printed[1], 2) if known and not words else None
             there = "" if gap is None else signed(gap)
-            lines += [[part, "", "", ""] for part in long]
-            lines.append([label, lead(*groups, seeds=True), there, reading(groups, gap)])
+            lines += folded([name, lead(*groups, seeds=True), there, reading(groups, gap)])
     return lines
 
 
@@ -597,6 +595,12 @@ def under(words, rows, width=34):
     width = max(width, *(len(label) + 2 for label, *_ in rows))
     heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
     return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
+
+
+def folded(row, width=28):
+    """A row of a table as rows: its first cell has at most `width` letters a line."""
+    *above, last = textwrap.wrap(row[0], width, subsequent_indent="  ")
+    return [[part] + [""] * (len(row) - 1) for part in above] + [[last, *row[1:]]]
 
 
 def print_table(header, lines, notes=()):

@@ -139,7 +139,7 @@ def test_the_papers_values_are_the_papers_wherever_it_prints_the_cells():
         computed = rule.in_paper(row.cells, PRINTED)
         if stated[row.name] == "":
             assert row.expected == pytest.approx(TYPED.pop(row.name))
-        elif row.heading[0] in ("A", "B"):  # what we state never stands in for a number that they print
+        elif row.heading.who in ("A", "B"):  # what we state never stands in for a number that they print
             assert computed is None, row.name
     assert TYPED == {}
 
@@ -266,7 +266,7 @@ BAD = {
     "is no day": GOOD.replace("11-22", "13-22"),
     "do not print all": PLAIN,
     "expect a number": GOOD.replace("\t\t", "\tmore\t"),
-    "a heading is one of": "# C\twho\twhere",
+    "a heading is one of": "# C\tsentence\twhere\tshort",
     "give 5": "",
 }
 NO_CELLS = """- locality text conv kernel=4
@@ -290,7 +290,7 @@ BAD_CELLS = [("no script can have", GOOD.replace(OTHER, cell)) for cell in NO_CE
 def test_a_bad_line_is_one_sentence_and_nothing_is_judged(sentence, line, tmp_path, monkeypatch, capsys):
     good = GOOD.replace("name", "other", 1) if sentence != "stands twice" else GOOD
     table = tmp_path / "claims.tsv"
-    table.write_text(f"name\twords\texpected\tday\tcells\n# A\twho\twhere\n{good}\n{line}\n")
+    table.write_text(f"name\twords\texpected\tday\tcells\n# A\tsentence\twhere\tshort\n{good}\n{line}\n")
     monkeypatch.setattr(claims, "ROOT", tmp_path)
     assert exit_code(claims.main, "--write") == 2
     printed = capsys.readouterr()
@@ -304,7 +304,7 @@ def test_a_row_needs_a_heading_and_a_stated_number_counts(tmp_path):
     table.write_text(f"name\twords\texpected\tday\tcells\n{stated}\n")
     with pytest.raises(rule.UserError, match="line 2: .*below a heading"):
         rule.read_rows(table, PRINTED)
-    table.write_text(f"name\twords\texpected\tday\tcells\n# A\twho\twhere\n{stated}\n")
+    table.write_text(f"name\twords\texpected\tday\tcells\n# A\tsentence\twhere\tshort\n{stated}\n")
     [row] = rule.read_rows(table, PRINTED)
     assert row.expected == -0.37 and row.cells[0][1][3] == '{"kernel": 31, "techniques": "no"}'
 
@@ -367,6 +367,27 @@ def test_the_count_of_all_pairs():
     cells = [line.split("|")[2:-1] for line in table.splitlines()[2:]]
     assert [tuple(map(int, row)) for row in cells] == lines
     assert table in (claims.ROOT / "docs" / "claims.md").read_text("utf-8")
+
+
+def test_the_first_table_counts_the_rows_of_each_sentence():
+    """By claims.tsv and the readings that docs/claims.md has."""
+    rows = [line.split("|") for line in (claims.ROOT / "docs" / "claims.md").read_text("utf-8").splitlines()]
+    readings = {row[1].strip(): row[5].strip() for row in rows if len(row) == 8}
+    lines, said = [], {}
+    for first, words, expected, *rest in (line.split("\t") for line in TSV.read_text().splitlines()[1:]):
+        if first.startswith("# "):
+            who, short = rule.SAYS[first[2:]], rest[0]
+        elif expected != "?":
+            reading = readings[words]
+            at = [reading in pair for pair in (("same sign", "no difference"), ("differs", "opposite sign"))]
+            for name in (f"{who}, all", short):
+                said.setdefault(name, []).append((*at, not any(at)))
+    printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
+    assert max(map(len, printed)) <= 80
+    lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed[2:] if line.startswith("|"))
+    assert {name: [*map(int, counts)] for name, *counts in lines} == {
+        name: [*map(sum, zip(*found))] for name, found in said.items()
+    }
 
 
 def test_the_figure_has_every_pair_with_its_interval(tmp_path, monkeypatch):

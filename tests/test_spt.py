@@ -551,12 +551,13 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
     for header, wanted in (
         (
-            ["points ahead", "scratch", "masked"],
+            ["points ahead", "scratch", "masked", "causal"],
             [
-                ["S4 over Transformer:", "", ""],
-                ["the recipe", "+10.0 ± 0.5 (2)", ""],
-                ["S4, structured over random:", "", ""],
-                ["the recipe", "", "+20.0 ± 0.5 (2)"],
+                ["S4 over Transformer:", "", "", ""],
+                ["paper B", "+22.6", "", "-2.0"],  # 86.82 - 64.27, 86.82 - 88.81
+                ["the recipe", "+10.0 ± 0.5 (2)", "", ""],
+                ["S4, structured over random:", "", "", ""],
+                ["the recipe", "", "+20.0 ± 0.5 (2)", ""],
             ],
         ),
         (
