@@ -161,9 +161,8 @@ def measure(args, name):
         raise common.UserError(f"no finished run of {title} in {args.out}; train one first")
     task = data.load_for(args, name, {"train": {"technique": None}}, seed=0)
     distances = [d for d in DISTANCES if d < task.max_length]
-    figure, axis = axes(f"{title}: how far apart do positions interact?")
-    axis.plot([], [], "k:", label="before training")
-    for i, (row, r) in enumerate(runs.items()):
+    found = {}
+    for row, r in runs.items():
         trained, state = records.rebuild(args.out / r["run"] / "best.pt")
         torch.manual_seed(0)
         start = models.SequenceModel(**state["arguments"])
@@ -171,23 +170,30 @@ def measure(args, name):
             sizes = interactions(model, task, distances, shuffle=kind == "shuffled")
             mean, most = summarised(distances, sizes, task.max_length)
             table.append([f"{row}, {r['test_acc']:.1%}", kind, f"{mean:.0f}", most])
-            if kind != "shuffled":
-                style, label = (".-", row) if kind == "trained" else (":", None)
-                y = sizes / max(sizes.max(), 1e-300)
-                axis.plot(distances, y, style, color=tables.colour(r["model"], r["cell"], i), label=label)
+            found[row, kind] = sizes
     print(f"### Range of trained models, {title}\n")
     print(tables.markdown(["model", "", "mean distance", "90 % within"], table) + "\n")
-    axis.set(xscale="log", yscale="log", ylim=(1e-5, 2))
-    axis.set(xlabel="distance of two positions (symbols)", ylabel="interaction / its maximum")
-    tables.legend_below(figure, [axis])
-    tables.save_figure(figure, args.out / f"range-{name}.png")
+    plot_ranges(title, runs, distances, found, args.out / f"range-{name}.png")
 
 
-def axes(title):
-    figure, axis = tables.pyplot().subplots(figsize=(9, 4.8), layout="constrained")
-    axis.set_title(title)
-    axis.grid(alpha=0.3)
-    return figure, axis
+def plot_ranges(title, runs, distances, found, path):
+    """A panel a model: interaction against distance, before and after training. runs: {row: record}; found:
+    {(row, "trained" or "untrained"): interactions}."""
+    names = [f"{row}: {r['test_acc']:.1%}" for row, r in runs.items()]
+    figure, axes = tables.panels(names, size=(3.4, 2.7), columns=3, sharex=True, sharey=True)
+    for (row, r), axis in zip(runs.items(), axes):
+        look = {"trained": (".-", tables.colour(r["model"], r["cell"], 0)), "untrained": (":", "0.3")}
+        for kind, (style, colour) in look.items():
+            y = found[row, kind] / max(found[row, kind].max(), 1e-300)
+            axis.plot(
+                distances, y, style, color=colour, label="before training" if kind == "untrained" else None
+            )
+        axis.set(xscale="log", yscale="log", ylim=(1e-3, 2))
+    figure.suptitle(f"{title}: how far apart do positions interact? (one model each; test accuracy)")
+    figure.supxlabel("distance of two positions (symbols)", fontsize=10)
+    figure.supylabel("interaction / its maximum", fontsize=10)
+    tables.legend_below(figure, axes)
+    tables.save_figure(figure, path)
 
 
 # ------------------------------------------------------------------------------------------ the dial's table
@@ -326,7 +332,8 @@ def plot_dial(name, tier, yours, ours, path):
     """The figure of one task: this repository's runs as lines, yours as crosses."""
     words = orders_in_words(name, tier, yours, ours)
     how = f"{records.TIERS[tier]}, {tables.seeds_of([*yours.values(), *ours.values()])}"
-    figure, axis = axes(f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})")
+    title = f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})"
+    figure, (axis,) = tables.panels([title], (9, 4.2))
     drawn = [s for s in words if s not in data.ROTATED]
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
         for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):

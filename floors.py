@@ -82,16 +82,21 @@ def listed(found):
 
 
 def plot(found, path):
-    """A line a task: chance, LRA's own Transformers as a band, ours, S4, and the papers' best."""
-    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 4.4))
+    """A line a task: chance, LRA's own Transformers as a band; above the line ours, below it S4 and the
+    papers' best, so that none hides another."""
+    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 4.8))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
         band, s4, best = published(task)
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
                   label="the Transformers of LRA's own table")  # fmt: skip
-        axis.plot(s4, y, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=9, **style)
-        axis.plot(best, y, "D", color=tables.GREEN, label=BEST, markersize=12, **style)
+        ours, theirs = y - 0.14, y + 0.14
+        axis.plot(s4, theirs, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=8, **style)
+        axis.plot(best, theirs, "D", color=tables.GREEN, label=BEST, markersize=8, **style)
+        number = dict(textcoords="offset points", fontsize=9, va="center")
+        axis.annotate(f"{s4:.1f}", (s4, theirs), (-8, 0), ha="right", color=tables.BLUE, **number)
+        axis.annotate(f"{best:.1f}", (best, theirs), (8, 0), ha="left", color=tables.GREEN, **number)
         (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
         chance = 100 * record["chance"]
         axis.plot(
@@ -106,20 +111,21 @@ def plot(found, path):
         look = dict(color=tables.ORANGE, markersize=7, **style)
         accuracy = 100 * record["test_acc"]
         error = 100 * records.mean_and_error([record])[1]
-        axis.errorbar(accuracy, y, xerr=error, color=tables.ORANGE, zorder=3)
+        axis.errorbar(accuracy, ours, xerr=error, color=tables.ORANGE, zorder=3)
         marker, label = KINDS[record["model"]]
-        axis.plot(accuracy, y, marker, label=label, **look)
-        place = dict(textcoords="offset points", fontsize=9, color=tables.ORANGE)
-        words, side, align = f"{accuracy:.1f}", 0, "center"
+        axis.plot(accuracy, ours, marker, label=label, **look)
+        place, words = number | {"color": tables.ORANGE}, f"{accuracy:.1f}"
         for _, other in others:  # of ListOps: one guesses sums
-            words, side, align = f"{words}, sums known", -4, "left"
+            words = f"{words}, sums known"
             other = 100 * other["test_acc"]
-            axis.plot(other, y, marker, label="the same rule, sums guessed", markerfacecolor="white", **look)
-            axis.annotate(f"{other:.1f}, sums guessed", (other, y), (4, 10), ha="right", **place)
-        axis.annotate(words, (accuracy, y), (side, 10), ha=align, **place)
+            axis.plot(
+                other, ours, marker, label="the same rule, sums guessed", markerfacecolor="white", **look
+            )
+            axis.annotate(f"{other:.1f}, sums guessed", (other, ours), (-8, 0), ha="right", **place)
+        axis.annotate(words, (accuracy, ours), (8, 0), ha="left", **place)
         names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), rule_words)))
     axis.set_yticks(range(len(tasks)), names, fontsize=9)
-    axis.set(xlim=(0, 100), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
+    axis.set(xlim=(0, 105), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
     for y in range(1, len(tasks)):
         axis.axhline(y - 0.5, color="0.8", linewidth=0.8)
     axis.grid(False, axis="y")

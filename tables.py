@@ -598,8 +598,9 @@ def under(words, rows, width=34):
 
 
 def folded(row, width=28):
-    """A row of a table as rows: its first cell has at most `width` letters a line."""
-    *above, last = textwrap.wrap(row[0], width, subsequent_indent="  ")
+    """A row of a table as rows: its first cell has at most `width` letters a line, cut behind commas."""
+    whole = re.sub("(?<!,) ", "\xa0", row[0])
+    *above, last = (part.replace("\xa0", " ") for part in textwrap.wrap(whole, width, subsequent_indent="  "))
     return [[part] + [""] * (len(row) - 1) for part in above] + [[last, *row[1:]]]
 
 
