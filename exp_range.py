@@ -285,8 +285,11 @@ def report(args):
     tables.explain(printed.getvalue(), MEANINGS, ABOVE)
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
-    if not found:
-        print(f"The dial has not been run yet: {', '.join(records.TIERS[tier] for tier in tiers)}.\n")
+    if not found and args.mini:
+        print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
+    elif not found:
+        print("The dial: neighbours are moved apart, what does a model lose?\n")
+        tables.print_first(__file__, "--task text --model conv --stride 16")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})

@@ -729,7 +729,8 @@ def load(args, name, cell):
 
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
-SHOWN = ("none", "masked", "causal")  # in tables; both losses are a row of their own
+SHOWN = ("none", "masked", "causal")  # in the table of leads
+WAYS = dict(none="accuracy", masked="masked SPT", causal="causal SPT", multitask="both losses")
 RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
 
 
@@ -789,7 +790,7 @@ MEANINGS = {  # words of the tables
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
-    "what SPT adds": "above the same model from scratch, as many steps; in points",
+    "it adds": "above the same model from scratch, as many steps; in points",
     "restores": "of Image % of the variance, of others % of the symbols",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
@@ -797,6 +798,7 @@ MEANINGS = {  # words of the tables
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
     "no network": tables.MEANINGS["no network"],
+    "sums guessed": tables.MEANINGS["sums guessed"],
 }
 
 
@@ -818,11 +820,14 @@ def report(args):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
             for whose, found in zip(("Your runs", "This repository's runs"), here):
                 found = records.grouped((r for r in found if "score" not in r), lambda r: r["task"])
+                print_short(found, tier)
                 for task, of_task in found.items():
                     print_leads(f"{whose}, {data.TITLES[task]}", cells_of(of_task), task)
                 for task, of_task in found.items():
                     print(f"{whose}, {data.TITLES[task]}:\n")
                     print_arms(of_task)
+                for task, of_task in found.items():
+                    print_rates(f"{data.TITLES[task]}, other rates", cells_of(of_task))
             if tier == "paper":
                 print_papers(both, names)
     tables.explain(printed.getvalue(), MEANINGS, ABOVE)
@@ -834,17 +839,40 @@ def report(args):
         draw(args, both, names, tiers)
 
 
+def print_short(by_task, tier):
+    """What a reader takes away, of {task: records}."""
+    lines, known = [], records.published()
+    for task, found in by_task.items():
+        for way in ("masked", "causal"):
+            gains = gains_of(by_own_rates(cells_of(found)), way)
+            ends = [f"{tables.signed(f(gains)[0])} ({f(gains)[1]})" for f in (min, max) if gains]
+            lines += (
+                [f"{data.TITLES[task]}: {way} SPT adds {' to '.join(ends)} points"] if len(gains) > 1 else []
+            )
+    rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in by_task}
+    found = [r for of_task in by_task.values() for r in of_task]
+    tables.print_short({}, tables.best_rows(found), rules, data.TITLES, lines)
+
+
+def gains_of(cells, way):
+    """[(points that SPT adds, the row in words)] of the rows that were trained from scratch, too."""
+    pairs = [
+        (", ".join(filter(None, [label, words])), columns[way], columns["none"])
+        for words, rows in by_heading(cells).items()
+        for label, columns in rows.items()
+        if way in columns and "none" in columns
+    ]
+    return [(records.difference(*groups)[0], name) for name, *groups in pairs]
+
+
 def print_arms(found):
-    """The tables of one task: accuracies, a row a model, a column an objective; what SPT adds and restores;
-    ours beside the paper's."""
+    """The tables of one task: a row what was trained, with what SPT adds; ours beside the paper's."""
     cells, task = cells_of(found), found[0]["task"]
     plain = by_own_rates(cells)
-    print_accuracies("accuracy", plain)
-    print_gains(plain)
-    print_accuracies("other rates", {arm: cells[arm] for arm in cells if arm not in plain})
+    print_ways(plain)
     inputs = "grey values as numbers" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
-    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found))
+    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found), by_arm)
     print_beside(cells, task)
 
 
@@ -874,33 +902,37 @@ def lines_of(cells, rows_of):
     lines = []
     for words, rows in by_heading(cells).items():
         found = [line for label, columns in rows.items() for line in rows_of(label, columns)]
-        lines += tables.under(words, found, width=22)
+        lines += tables.under(words, found, width=18)
     return lines
 
 
-def print_gains(cells):
-    """A table: what SPT adds, and what it restores, a row a model."""
-    ways = [way for way in ("masked", "causal") if any(way in cells[arm] for arm in cells)]
+def print_ways(cells):
+    """A table for each objective that a model was trained with: from scratch, with it, what it adds, and what
+    the pretraining restored. Models that were trained from scratch alone stand in the first."""
+    ways = [way for way in COLUMNS if any(way in columns for columns in cells.values())]
+    ways = [way for way in ways if way != "none"] or ["none"]
+    for way in ways:
+
+        def rows_of(label, columns, way=way):
+            pair = columns.get("none"), columns.get(way)
+            if not pair[1] and (way != ways[0] or not pair[0]):
+                return []
+            gain = tables.lead(*reversed(pair)) if all(pair) and way != "none" else ""
+            return [[label, *(accuracy(group, 1) for group in pair), gain, restored(pair[1])]]
+
+        if lines := lines_of(cells, rows_of):
+            tables.print_table([WAYS[way], "scratch", "with it", "it adds", "restores"], lines)
+
+
+def print_rates(title, cells):
+    """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
+    plain = by_own_rates(cells)
 
     def rows_of(label, columns):
-        pairs = [(columns.get(way), columns.get("none")) for way in ways]
-        texts = [(tables.lead(*pair) if all(pair) else "", restored(pair[0])) for pair in pairs]
-        return [[label, *sum(texts, ())]] if any(map(any, texts)) else []
+        return [[label, *(accuracy(columns.get(column)) for column in COLUMNS)]]
 
-    if lines := lines_of(cells, rows_of):
-        tables.show(["what SPT adds", *sum(((way, "restores") for way in ways), ())], lines)
-
-
-def print_accuracies(title, cells):
-    """A table of accuracies: a row a model, a column an objective; both losses at once are a row."""
-
-    def rows_of(label, columns):
-        numbers = [label, *(accuracy(columns.get(column)) for column in SHOWN)]
-        both = [f"{label}, both losses", accuracy(columns.get("multitask")), "", ""]
-        return [row for row in (numbers, both) if any(row[1:])]
-
-    if lines := lines_of(cells, rows_of):
-        tables.print_table([title, *map(COLUMNS.get, SHOWN)], lines)
+    if lines := lines_of({arm: cells[arm] for arm in cells if arm not in plain}, rows_of):
+        tables.print_table([title, *COLUMNS.values()], lines)
 
 
 def print_beside(cells, task):
@@ -935,6 +967,15 @@ def both_halves(record):
     first = train | before  # which says what is different
     epochs = {"epochs": train["epochs"] + first["epochs"]} if "epochs" in train else {}
     return train | epochs | {"lr_pretrain": first.get("lr")}
+
+
+def by_arm(labels):
+    """ "S4, scratch and masked; DLR, masked" of ["S4, scratch", "S4, masked", "DLR, masked"]."""
+    arms = records.grouped(labels, lambda label: label.rpartition(", ")[0])
+    columns = {
+        arm: " and ".join(label.rpartition(", ")[2] for label in of_arm) for arm, of_arm in arms.items()
+    }
+    return "; ".join(f"{arm}, {words}" for arm, words in columns.items())
 
 
 def as_rows(cells):
@@ -1019,9 +1060,9 @@ def print_leads(title, cells, task):
 
 
 def paper_lead(pair, task):
-    """ "+12.7": how far one row of PAPER is ahead of another, in points; "" where a number is missing."""
+    """ "+12.65": how far one row of PAPER is ahead of another, in points; "" where a number is missing."""
     values = [tables.paper_number(PAPER, row, TASKS, task) for row in pair]
-    return tables.signed(round(values[0] - values[1], 2)) if all(isinstance(v, float) for v in values) else ""
+    return f"{values[0] - values[1]:+.2f}" if all(isinstance(v, float) for v in values) else ""
 
 
 def column_of(record):
@@ -1029,9 +1070,9 @@ def column_of(record):
     return "none" if record["cell"]["objective"] == "none-causal" else record["cell"]["objective"]
 
 
-def accuracy(group):
+def accuracy(group, digits=None):
     """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three; "" for none."""
-    return tables.summary(group).removesuffix(" (3)") if group else ""
+    return tables.summary(group, digits).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
@@ -1058,12 +1099,13 @@ def print_papers(both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     known = records.published()
+    rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
+    tables.print_short({}, tables.best_printed(PAPER, TASKS), rules, data.TITLES)
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(tables.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[in_short(row), *values] for row, *values in lines if any(values)]
-            rules = {task: tables.floor_of(known, task, data.FLOORS) for task in shown}
             lines += tables.floor_lines(shown, rules)
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):

@@ -9,13 +9,13 @@ repository's, are of records.py. Figures have one look: `panels`, `errorbars`, `
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import math
 import re
 import shlex
 import statistics
 import textwrap
-from itertools import pairwise
 from pathlib import Path
 
 import numpy
@@ -65,13 +65,14 @@ def signed(points):
     return f"{round(points, 1) + 0.0:+.1f}"
 
 
-def summary(group):
+def summary(group, digits=None):
     """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
-    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)"."""
+    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)".
+    digits: of the mini tier 1, else 2."""
     if not group:
         return "—"
     mean, error = records.mean_and_error(group)
-    digits = 1 if group[0]["tier"] == "mini" else 2
+    digits = digits or (1 if group[0]["tier"] == "mini" else 2)
     learnt = sum(r["test_acc"] > (r.get("chance") or 0) + 0.02 for r in group)
     count = f"{len(group)}"
     if learnt < len(group):
@@ -165,6 +166,7 @@ MEANINGS = {  # of words in any report
     '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
     "reading": "what the 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, on Image of a JPEG copy; on ListOps a rule by hand",
+    "sums guessed": "a rule that does not know sums at the root, as paper A's models",
     "[B]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
     "of two models, one of them",
 }
@@ -202,7 +204,7 @@ def report(
     paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
-    floors          {task: what a record of a rule without a network has, such as its "exp" and "cell"}
+    floors          {task: {name of a rule without a network: what its record has, such as its "cell"}}
     leads           {name: (row, row)}: how far is the first ahead of the second?
     apart           record -> whether the script prints it in a table of its own
     meanings        {words: what they mean}; printed above the tables that they stand in
@@ -232,12 +234,15 @@ def report(
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
             if full and not ran:
                 print_first(script, first)
-            rules = {task: floor_of(known[1], task, floors or {}) for task in shown} if full else {}
-            print_leads(ran, titles, tasks, tier, yours or ours, paper, leads or {})
+            rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
+            rows = lead_rows(ran, titles, tasks, yours or ours, paper, leads or {})
+            bests = best_printed(paper, tasks) if full else {}
+            print_short(rows, bests | best_rows(yours or ours), rules, titles)
+            print_leads(rows, tier)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
-                print_task(task, titles[task], tasks, tier, yours, ours, beside, rules.get(task, []))
+                print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
                 print_recipe(titles[task], recipe_rows(found), found)
                 print_changed(task, titles[task], tasks, yours, ours, paper, tier)
             if full:
@@ -340,9 +345,9 @@ def compare(args, exp, titles):
 # ------------------------------------------------------------------------------------------ its parts
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, floor):
-    """The rows of one task that were trained by the script's recipe. Rows that only the paper has, and the
-    rule without a network, are shown at full size alone."""
+def print_task(task, title, tasks, tier, yours, ours, paper, rules):
+    """The rows of one task that were trained by the script's recipe, and its rules without a network. Rows
+    that only the paper has are shown at full size alone."""
     at, full = tasks.index(task), tier == "paper"
     here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
     bare = [row for row in paper if full and paper_value(paper, row, at)]
@@ -355,7 +360,7 @@ def print_task(task, title, tasks, tier, yours, ours, paper, floor):
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    lines += [["no network", "", summary(floor), cost(floor), "", ""]] if floor else []
+    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in rules.items()]
     print_table(header_of(title, tier), lines, notes)
 
 
@@ -425,14 +430,71 @@ def print_averages(tasks, yours, ours, paper, bare=True):
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
-def print_leads(ran, titles, tasks, tier, found, paper, leads):
-    """A table: how far is one row ahead of another, wherever both were trained by one recipe?"""
-    lines = []
+def lead_rows(ran, titles, tasks, found, paper, leads):
+    """{name of a lead: lead_lines of it}, wherever both of its rows were trained by one recipe."""
+    rows = {}
     for name, pair in leads.items():
         of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
-        lines += under(name, lead_lines(pair, of_pair, ran, titles, tasks, paper), width=30)
+        rows[name] = lead_lines(pair, of_pair, ran, titles, tasks, paper)
+    return rows
+
+
+def print_leads(rows, tier):
+    """A table of lead_rows: how far is one row ahead of another?"""
+    lines = []
+    for name, table in rows.items():
+        lines += under(name, sum(map(folded, table), []), width=30)
     if lines:
         print_table(["how far ahead, in points", "here", of_paper(tier), "reading"], lines)
+
+
+def print_short(rows, bests, rules, titles, more=()):
+    """What a reader takes away, a line each: the readings of leads, see lead_rows; the best of each task,
+    {task: (whose, its row, percent)}, beside rules without a network, {task: {name: records}}. more: lines of
+    the script, which come first."""
+    lines = [*more]
+    for name, table in rows.items():
+        found = records.grouped((row for row in table if row[3]), lambda row: row[3])
+        places = (f"{words} on {', '.join(row[0] for row in rows)}" for words, rows in found.items())
+        lines += [f"the paper's gap of {name}: {'; '.join(places)}"] if found else []
+    for task in (task for task in rules if task in bests):
+        whose, name, best = bests[task]
+        found = [f"{words} {100 * records.mean_and_error(r)[0]:.1f}" for words, r in rules[task].items()]
+        words = f"{titles[task]}: {whose} best {best:.1f} ({name}); {'; '.join(found)}"
+        lines += [words] if found else []
+    print_list("In short:", lines)
+
+
+def best_rows(found):
+    """{task: ("our", the row that has most on average, its percent)} of records, whatever their recipe."""
+    bests = {}
+    for group in records.grouped(found, lambda r: (records.row_key(r), json.dumps(r["hp"]))).values():
+        task, accuracy = group[0]["task"], 100 * records.mean_and_error(group)[0]
+        if task not in bests or accuracy > bests[task][-1]:
+            bests[task] = "our", label_of(group[0]), accuracy
+    return bests
+
+
+def best_network(rule):
+    """What the best of this repository's networks has where a rule of the mini tier was run, as half a
+    sentence; "" at other tiers, and for none."""
+    same = {"task": rule["task"], "tier": "mini"}
+    networks = [r for r in records.published() if same.items() <= r.items() and "score" not in r]
+    bests = best_rows(r for r in networks if r["model"] not in records.WITHOUT_NETWORK)
+    if rule["tier"] != "mini" or not bests:
+        return ""
+    _, name, accuracy = bests[rule["task"]]
+    return f"; the best network of the mini tier here has {accuracy:.1f} ({name})"
+
+
+def best_printed(paper, tasks):
+    """{task: ("the paper's", the row that has most in its table, its percent)}"""
+    bests = {}
+    for row, task in itertools.product(paper, tasks):
+        value = paper_number(paper, row, tasks, task)
+        if isinstance(value, float) and (task not in bests or value > bests[task][-1]):
+            bests[task] = "the paper's", row, value
+    return bests
 
 
 def lead_lines(pair, found, ran, titles, tasks, paper):
@@ -454,8 +516,8 @@ def lead_lines(pair, found, ran, titles, tasks, paper):
             groups = [records.best_recipe(group) for group in (one[place], twin)]
             name = ", ".join(filter(None, [titles[task], words])) + " [B]" * any(map(at_bag, groups))
             gap = round(printed[0] - printed[1], 2) if known and not words else None
-            there = "" if gap is None else signed(gap)
-            lines += folded([name, lead(*groups, seeds=True), there, reading(groups, gap)])
+            there = "" if gap is None else f"{gap:+.2f}"
+            lines.append([name, lead(*groups, seeds=True), there, reading(groups, gap)])
     return lines
 
 
@@ -515,10 +577,11 @@ UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of othe
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
 
-def print_recipe(title, rows, found, inputs=None, more=""):
+def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
     """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
     that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
-    the models read an input, in words, if not as data.INPUTS says; more: further sentences."""
+    the models read an input, in words, if not as data.INPUTS says; more: further sentences; named: labels as
+    text."""
     parts = []
     for row, text in RECIPE.items():
         values = {}
@@ -527,7 +590,7 @@ def print_recipe(title, rows, found, inputs=None, more=""):
                 values.setdefault(records.TECHNIQUES.get(value, value), []).append(label)
         usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
         if usual:
-            others = [f"{number(value)}: {'; '.join(values[value])}" for value in rest]
+            others = [f"{number(value)}: {named(values[value])}" for value in rest]
             parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
     if not parts:
         return
@@ -574,17 +637,27 @@ def baseline_rows(found):
     return [[names[rule], "", f"{100 * value:.1f}", "", "", ""] for rule, value in known.items()]
 
 
-def floor_of(ours, task, floors):
-    """The records of the rule that stands for "no network" on a task; [] without one."""
-    wanted = {"task": task, "tier": "paper", "changes": {}} | floors.get(task, {})
-    return [r for r in ours if task in floors and wanted.items() <= r.items()][:1]
+def floor_of(ours, task, has, tier="paper"):
+    """The records of a rule without a network on a task: of a tier the one that has something, or []."""
+    wanted = {"task": task, "tier": tier, "changes": {}} | has
+    return [r for r in ours if wanted.items() <= r.items()][:1]
+
+
+def floors_of(ours, task, tier, floors):
+    """{name: records} of a task's rules without a network that have been run at a tier."""
+    found = {name: floor_of(ours, task, has, tier) for name, has in floors.get(task, {}).items()}
+    return {name: rule for name, rule in found.items() if rule}
 
 
 def floor_lines(tasks, rules):
-    """The line of a table with a column a task that has the rules without a network: one or none."""
-    known = [rules.get(task) for task in tasks]
-    found = [f"{100 * records.mean_and_error(rule)[0]:.2f}" if rule else "" for rule in known]
-    return [["no network, ours", *found]] if any(found) else []
+    """The lines of a table with a column a task that have the rules without a network, see floors_of."""
+    lines = []
+    for name in dict.fromkeys(name for task in tasks for name in rules[task]):
+        found = (rules[task].get(name) for task in tasks)
+        lines.append(
+            [name, *(f"{100 * records.mean_and_error(rule)[0]:.2f}" if rule else "" for rule in found)]
+        )
+    return lines
 
 
 def under(words, rows, width=34):
@@ -593,14 +666,19 @@ def under(words, rows, width=34):
     if not rows or not words:
         return rows
     width = max(width, *(len(label) + 2 for label, *_ in rows))
-    heading = [[part] + [""] * (len(rows[0]) - 1) for part in textwrap.wrap(f"{words}:", width)]
+    heading = [[part] + [""] * (len(rows[0]) - 1) for part in behind_commas(f"{words}:", width)]
     return heading + [[f"  {label}", *numbers] for label, *numbers in rows]
 
 
+def behind_commas(text, width, indent=""):
+    """The lines of a text that is cut behind commas alone."""
+    whole = re.sub("(?<!,) ", "\xa0", text)
+    return [part.replace("\xa0", " ") for part in textwrap.wrap(whole, width, subsequent_indent=indent)]
+
+
 def folded(row, width=28):
-    """A row of a table as rows: its first cell has at most `width` letters a line, cut behind commas."""
-    whole = re.sub("(?<!,) ", "\xa0", row[0])
-    *above, last = (part.replace("\xa0", " ") for part in textwrap.wrap(whole, width, subsequent_indent="  "))
+    """A row of a table as rows: its first cell has at most `width` letters a line."""
+    *above, last = behind_commas(row[0], width, "  ")
     return [[part] + [""] * (len(row) - 1) for part in above] + [[last, *row[1:]]]
 
 
@@ -716,7 +794,9 @@ def plot_curves(runs, path, paper=None, title="Accuracy after each epoch"):
         _, _, seeds = lines.setdefault(
             (recipe, len(curve)), (record and label_of(record) or run.name, record, [])
         )
-        drops = [before["epoch"] for before, line in pairwise(curve) if line["lr"] <= before["lr"] / 2]
+        drops = [
+            before["epoch"] for before, line in itertools.pairwise(curve) if line["lr"] <= before["lr"] / 2
+        ]
         accuracies = [(line["epoch"], 100 * line["val"]["acc"], 100 * line["train"]["acc"]) for line in curve]
         seeds.append((accuracies, drops))
     figure, axis = pyplot().subplots(figsize=(8, 4.4), layout="constrained")

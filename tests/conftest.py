@@ -126,7 +126,8 @@ def printed_tables(text):
                 else:  # a long heading takes two lines
                     under = first if under.endswith(":") else f"{under} {first}".strip()
             elif not line.startswith("|"):
-                words, table = line[:-1] if line.endswith(":") else words * (table is None), None
+                kept = words * (table is None and not line.startswith("- "))  # no heading of a list
+                words, table = line[:-1] if line.endswith(":") else kept, None
     return tables
 
 

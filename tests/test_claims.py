@@ -8,7 +8,7 @@ import shutil
 from itertools import count
 
 import pytest
-from conftest import exit_code
+from conftest import exit_code, printed_tables
 
 import claims
 import exp_kernels
@@ -432,3 +432,21 @@ def test_a_report_has_80_columns(script):
         lines = claims.report_of(script, *flags).splitlines()
         least = 0 if (script, flags) == (claims.exp_range, ()) else 9  # the dial has no run of full size
         assert len(lines) > least and [line for line in lines if len(line) > 80] == []
+
+
+@pytest.mark.parametrize("script", [claims.exp_locality, claims.exp_kernels, claims.exp_positional])
+def test_a_report_reads_its_gaps_as_the_claims_do(script):
+    """And its first lines say the same."""
+    readings = {frozenset(re.split(": | over ", pair.row.words)): pair.reading for pair in PAIRS}
+    printed = claims.report_of(script, "--mini")
+    (found,), checked = printed_tables(printed).values(), 0
+    short = " ".join(printed.split("In short:")[1].split("| how far")[0].split())
+    for name in script.LEADS:
+        for task, (*_, reading) in found.get(f"how far ahead, in points; {name}", {}).items():
+            if reading not in ("", records.FEW):
+                assert readings[frozenset([task, *name.split(" over ")])] == reading
+                (said,) = re.findall(rf"the paper's gap of {name}: (.*?)(?: - |$)", short)
+                (part,) = (part for part in said.split("; ") if task in part)
+                assert part.startswith(f"{reading} on ")
+                checked += 1
+    assert checked > 1

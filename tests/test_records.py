@@ -585,7 +585,7 @@ def test_no_techniques_are_compared_with_every_technique(reported):
     tables, _ = reported([], ours, leads={"techniques": ("K=5", "K=5, no techniques")})
     gaps = tables[FULL]["how far ahead, in points; techniques"]
     assert [(row, cells[0][:5]) for row, cells in gaps.items()] == [
-        ("Text, 9 epochs", "+20.0"), ("Text, 9 epochs, A's", ""), ("augmentation", "+30.0"),
+        ("Text, 9 epochs", "+20.0"), ("Text, 9 epochs,", ""), ("A's augmentation", "+30.0"),
     ]  # fmt: skip
 
 
@@ -598,16 +598,30 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     rule = seeds(0.91, exp="ngrams", cell={"n": 6}, row="six bytes")
     rule += seeds(0.1, exp="ngrams", cell={"n": 6}, row="less", tier="reduced", changes={"limit": 9})
     rule += seeds(0.2, exp="ngrams", cell={"n": 6}, row="another task", task="listops")
-    floors = {"text": {"exp": "ngrams", "cell": {"n": 6}}}
+    floors = {"text": {"no network": {"exp": "ngrams", "cell": {"n": 6}}}}
     leads = {"wide over narrow": ("K=31", "K=5"), "K=31 over K=7": ("K=31", "K=7")}
     tables, out = reported([], rule[::-1] + ours, leads=leads, floors=floors)
     gaps = tables[FULL]["how far ahead, in points; wide over narrow"]
-    assert gaps["Text"] == ["+10.0 ± 0.7 (1)", "+0.4"] and gaps["Text, clip 2, lr 1"][0] == "+20.0 ± 0.7 (1)"
+    assert gaps["Text"] == ["+10.0 ± 0.7 (1)", "+0.37"] and gaps["Text, clip 2, lr 1"][0] == "+20.0 ± 0.7 (1)"
     assert not [*gaps][2:] and "K=31 over K=7" not in out  # rates that were tried; no such row
+    assert "- Text: our best 70.0 (K=31; clip 2, lr 1); no network 91.0\n" in out
     assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
     assert "The paper's numbers of what has not been run at full size" in out  # ListOps
     (papers,) = [table for table in tables[FULL].values() if "ListOps" in table.get("", [])]
     assert papers["K=5"] == ["45.24", "67.10"]
+
+
+def test_a_rule_of_the_mini_tier_stands_beside_the_best_network_of_its_task(reported, monkeypatch):
+    best = seeds(0.6, 0.7, tier="mini", row="K=31", cell={"kernel": 31})  # 65 on average
+    others = seeds(0.9) + seeds(0.9, tier="mini", task="listops") + seeds(0.6, tier="mini")
+    rule = seeds(0.95, tier="mini", exp="ngrams", model="linear", cell={"n": 6})
+    monkeypatch.setattr(records, "published", lambda: best + others + rule)
+    assert tables.best_network(rule[0]).endswith("here has 65.0 (K=31)")
+    assert (
+        tables.best_network(rule[0] | {"tier": "paper"})
+        == tables.best_network(rule[0] | {"task": "image"})
+        == ""
+    )
 
 
 def test_a_copy_is_compared_with_its_original(reported):

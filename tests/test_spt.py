@@ -516,14 +516,15 @@ def test_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Your runs, Image: | accuracy | scratch | masked | causal | | | | | |
-    | Transformer | | | 50.00 ± 0.50 (1) | | S4, 0 % SPT | 50.00 ± 0.50 (1) | | |
-    | S4, 60 % SPT | 50.00 ± 0.50 (1) | 62.00 ± 0.49 (1) | |
-    | S4, 60 % SPT | +12.0 ± 0.7 | 50.0 | | |
+    wanted = """Your runs, Image: | masked SPT | scratch | with it | it adds | restores |
+    | S4, 0 % SPT | 50.0 ± 0.5 (1) | | | |
+    | S4, 60 % SPT | 50.0 ± 0.5 (1) | 62.0 ± 0.5 (1) | +12.0 ± 0.7 | 50.0 |
+    | causal SPT | with it | restores | | | | | | Transformer | 50.0 ± 0.5 (1) | 50.0 |
     width 512 (64: Transformer, causal)
     | Transformer, causal | 50.00 ± 0.50 (1) | 76.00 | 26.0 ± 0.5 |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.9 ± 0.4 |
-    Your runs, Text: | accuracy | masked | | | | | 16 epochs: | | | S4 | 71.00 ± 0.45 (1) |
+    Your runs, Text: | masked SPT | with it | restores |
+    | 16 epochs: | | | | S4 | 71.0 ± 0.5 (1) | 50.0 |
     One answer for all restores 25.0 %. A run costs 60 s.
     Transformer, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
@@ -548,24 +549,32 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     lines += [r | {"seed": 1, "run": r["run"] + "1"} for r in lines]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr().out
+    assert "- Text: masked SPT adds +10.0 (S4) to +20.0 (S4, 9 epochs, 75 % SPT) points\n" in printed
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
             ["points ahead", "scratch", "masked", "causal"],
             [
                 ["S4 over Transformer:", "", "", ""],
-                ["paper B", "+22.6", "", "-2.0"],  # 86.82 - 64.27, 86.82 - 88.81
+                ["paper B", "+22.55", "", "-1.99"],  # 86.82 - 64.27, 86.82 - 88.81
                 ["the recipe", "+10.0 ± 0.5 (2)", "", ""],
                 ["S4, structured over random:", "", "", ""],
                 ["the recipe", "", "+20.0 ± 0.5 (2)", ""],
             ],
         ),
         (
-            ["what SPT adds", "masked", "restores"],
-            [["S4", "+10.0 ± 0.5", "50.0"], ["S4, random", "", "50.0"], ["9 epochs, 75 % SPT:", "", ""]]
-            + [["S4", "+20.0 ± 0.5", "50.0"]],
+            ["masked SPT", "scratch", "with it", "it adds", "restores"],
+            [
+                ["Transformer", "40.0 ± 0.3 (2)", "", "", ""],
+                ["S4", "50.0 ± 0.4 (2)", "60.0 ± 0.3 (2)", "+10.0 ± 0.5", "50.0"],
+                ["S4, random", "", "40.0 ± 0.3 (2)", "", "50.0"],
+                ["9 epochs,", "", "", "", ""],
+                ["75 % SPT:", "", "", "", ""],
+                ["S4", "50.0 ± 0.4 (2)", "70.0 ± 0.3 (2)", "+20.0 ± 0.5", "50.0"],
+            ],
         ),
-        (["other rates", "masked"], [["9 epochs, lr_pretrain", ""], ["0.001, 75 % SPT:", ""]]),
+        (["Text, other rates", "masked"], [["9 epochs,", ""], ["lr_pretrain 0.001,", ""], ["75 % SPT:", ""]]),
     ):
         at = rows.index(header) + 2
         assert rows[at : at + len(wanted)] == wanted
@@ -578,7 +587,7 @@ def test_a_report_of_a_search_alone_ends_in_no_traceback(tmp_path, monkeypatch, 
     (tmp_path / "results.jsonl").write_text(json.dumps(searched) + "\n")
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "| other rates | " in printed and "50.0 ± 0.5 (1)" in printed
+    assert "| Text, other rates | " in printed and "50.0 ± 0.5 (1)" in printed
 
 
 def test_flags_choose_cells():
