@@ -152,10 +152,10 @@ def plot(pairs, path):
     axis.annotate("the opposite sign", (0.985, -1), **place)
     for table, color in (LEGEND[pair.row.heading] for pair in pairs):
         axis.plot([], [], "o", color=color, label=table)
-    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="inconclusive")
+    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="inconclusive, or both at the bag")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
-        at, face = pair.row.expected, "white" if pair.reading == OPEN else color
+        at, face = pair.row.expected, "white" if pair.reading in (OPEN, BAG) else color
         reach = [[abs(x - points)] for x in ends]
         axis.errorbar(at, points, reach, fmt="o", color=color, markerfacecolor=face, elinewidth=1)
         if pair.reading == OPPOSITE:

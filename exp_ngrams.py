@@ -55,8 +55,8 @@ MOST = 5000  # steps of a fit
 
 # fmt: off
 # Test accuracies in percent. The Transformers are all of LRA's own Table 1 (arXiv 2011.04006): eight stand in
-# paper B's Table 1, too; the others are from Table 1 of paper A (its K = 5 and 7, and MEGA), Tables 1 (S4) and
-# 2 of paper B (its Transformer after self-pretraining: 91.02 on Text, the best of both papers).
+# paper B's Table 1, too; the others are from Table 1 of paper A (its K = 5 and 7, and MEGA), Tables 1 (S4)
+# and 2 of paper B (its Transformer after self-pretraining: 91.02 on Text, the best of both papers).
 COLUMNS = ("listops", "text", "retrieval", "image", "pathfinder")  # the first of exp_spt's
 IN_B = ("Local Attention", "Longformer", "Linformer", "Reformer", "BigBird", "Performer")
 IN_B += ("Linear Transformer",)
