@@ -464,7 +464,7 @@ def plot_labels(task, path):
 
 def plot_gain(roots, labels, predicted, name, path):
     """Figure 2: accuracy of the model minus that of the greedy rule, by root operation."""
-    title = f"{name}, {(predicted == labels).mean():.1%} on test: gain over the greedy rule"
+    title = f"One {name}, {(predicted == labels).mean():.1%} on test: gain over the greedy rule"
     figure, (axis,) = tables.panels([title], size=(6.4, 3.6))
     for operation, greedy_label in enumerate(GREEDY):
         here = roots == operation
@@ -527,7 +527,7 @@ def plot_breakdown(roots, labels, predicted, name, path):
     shares = np.where(counts >= FEW, hits / counts.clip(1), np.nan)
     errors = np.sqrt(shares * (1 - shares) / counts.clip(1))
     titles = [f"{share:.1%} right" for share in hits.sum(1) / counts.sum(1).clip(1)]
-    title = f"Accuracy by root operation and label: {name}, {right.mean():.1%} on test"
+    title = f"Accuracy by root operation and label: one {name}, {right.mean():.1%} on test"
     four_panels(100 * shares, titles, counts, "accuracy (%)", title, path, 100 * errors)
 
 
