@@ -819,15 +819,19 @@ def report(args):
             if tier == "paper" or any(here):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
             for whose, found in zip(("Your runs", "This repository's runs"), here):
-                found = records.grouped((r for r in found if "score" not in r), lambda r: r["task"])
-                print_short(found, tier)
-                for task, of_task in found.items():
-                    print_leads(f"{whose}, {data.TITLES[task]}", cells_of(of_task), task)
-                for task, of_task in found.items():
+                found = [r for r in found if "score" not in r]
+                by_task = records.grouped(found, lambda r: r["task"])
+                cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
+                plain = {task: by_own_rates(cells[task]) for task in cells}
+                print_short(plain, found, tier)
+                for task in cells:
+                    print_leads(f"{whose}, {data.TITLES[task]}", cells[task], task)
+                for task, of_task in by_task.items():
                     print(f"{whose}, {data.TITLES[task]}:\n")
-                    print_arms(of_task)
-                for task, of_task in found.items():
-                    print_rates(f"{data.TITLES[task]}, other rates", cells_of(of_task))
+                    print_arms(cells[task], plain[task], of_task)
+                for task in cells:
+                    searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
+                    print_rates(f"{data.TITLES[task]}, other rates", searched)
             if tier == "paper":
                 print_papers(both, names)
     tables.explain(printed.getvalue(), MEANINGS, ABOVE)
@@ -839,18 +843,15 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_short(by_task, tier):
-    """What a reader takes away, of {task: records}."""
+def print_short(plain, found, tier):
+    """What a reader takes away, of {task: by_own_rates} and all records of a tier."""
     lines, known = [], records.published()
-    for task, found in by_task.items():
-        for way in ("masked", "causal"):
-            gains = gains_of(by_own_rates(cells_of(found)), way)
-            ends = [f"{tables.signed(f(gains)[0])} ({f(gains)[1]})" for f in (min, max) if gains]
-            lines += (
-                [f"{data.TITLES[task]}: {way} SPT adds {' to '.join(ends)} points"] if len(gains) > 1 else []
-            )
-    rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in by_task}
-    found = [r for of_task in by_task.values() for r in of_task]
+    for task, way in product(plain, ("masked", "causal")):
+        gains = gains_of(plain[task], way)
+        if len(gains) > 1:
+            ends = (f"{tables.signed(points)} ({name})" for points, name in (min(gains), max(gains)))
+            lines.append(f"{data.TITLES[task]}: {way} SPT adds {' to '.join(ends)} points")
+    rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
     tables.print_short({}, tables.best_rows(found), rules, data.TITLES, lines)
 
 
@@ -865,10 +866,10 @@ def gains_of(cells, way):
     return [(records.difference(*groups)[0], name) for name, *groups in pairs]
 
 
-def print_arms(found):
-    """The tables of one task: a row what was trained, with what SPT adds; ours beside the paper's."""
-    cells, task = cells_of(found), found[0]["task"]
-    plain = by_own_rates(cells)
+def print_arms(cells, plain, found):
+    """The tables of one task: a row what was trained, with what SPT adds; ours beside the paper's. found: its
+    records; cells, plain: cells_of and by_own_rates of them."""
+    task = found[0]["task"]
     print_ways(plain)
     inputs = "grey values as numbers" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
@@ -926,12 +927,11 @@ def print_ways(cells):
 
 def print_rates(title, cells):
     """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
-    plain = by_own_rates(cells)
 
     def rows_of(label, columns):
         return [[label, *(accuracy(columns.get(column)) for column in COLUMNS)]]
 
-    if lines := lines_of({arm: cells[arm] for arm in cells if arm not in plain}, rows_of):
+    if lines := lines_of(cells, rows_of):
         tables.print_table([title, *COLUMNS.values()], lines)
 
 

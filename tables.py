@@ -478,10 +478,12 @@ def best_rows(found):
 def best_network(rule):
     """What the best of this repository's networks has where a rule of the mini tier was run, as half a
     sentence; "" at other tiers, and for none."""
+    if rule["tier"] != "mini":
+        return ""
     same = {"task": rule["task"], "tier": "mini"}
     networks = [r for r in records.published() if same.items() <= r.items() and "score" not in r]
     bests = best_rows(r for r in networks if r["model"] not in records.WITHOUT_NETWORK)
-    if rule["tier"] != "mini" or not bests:
+    if not bests:
         return ""
     _, name, accuracy = bests[rule["task"]]
     return f"; the best network of the mini tier here has {accuracy:.1f} ({name})"

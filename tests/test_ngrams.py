@@ -295,7 +295,7 @@ def test_the_report_of_the_mini_tier_has_its_runs_alone(whole, capsys):
     capsys.readouterr()
     assert exit_code(exp_ngrams.main, "--report", "--mini") == 0
     printed = capsys.readouterr().out
-    assert printed.count("| n=1, counts | 62.50 ±") == 1 and "LRA's table" not in printed
+    assert printed.count("| n=1, counts | 62.50 ±") == 1 and "Transformer" not in printed
     assert "- Text: n=1, counts has 62.5; nothing published is comparable." in " ".join(printed.split())
     assert max(map(len, printed.splitlines())) <= 80
     assert (whole / "ngrams-mini.png").exists()
