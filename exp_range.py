@@ -180,17 +180,16 @@ def plot_ranges(title, runs, distances, found, path):
     """A panel a model: interaction against distance, before and after training. runs: {row: record}; found:
     {(row, "trained" or "untrained"): interactions}."""
     names = [f"{row}: {r['test_acc']:.1%}" for row, r in runs.items()]
-    figure, axes = tables.panels(names, size=(3.4, 2.7), columns=3, sharex=True, sharey=True)
+    figure, axes = tables.panels(names, size=(3.4, 2.7), columns=3, sharey=True)
     for (row, r), axis in zip(runs.items(), axes):
         look = {"trained": (".-", tables.colour(r["model"], r["cell"], 0)), "untrained": (":", "0.3")}
         for kind, (style, colour) in look.items():
             y = found[row, kind] / max(found[row, kind].max(), 1e-300)
             axis.plot(
-                distances, y, style, color=colour, label="before training" if kind == "untrained" else None
+                distances, y, style, color=colour, label=None if kind == "trained" else "before training"
             )
-        axis.set(xscale="log", yscale="log", ylim=(1e-3, 2))
+        axis.set(xscale="log", yscale="log", ylim=(1e-3, 2), xlabel="distance (symbols)")
     figure.suptitle(f"{title}: how far apart do positions interact? (one model each; test accuracy)")
-    figure.supxlabel("distance of two positions (symbols)", fontsize=10)
     figure.supylabel("interaction / its maximum", fontsize=10)
     tables.legend_below(figure, axes)
     tables.save_figure(figure, path)
