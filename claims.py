@@ -103,28 +103,32 @@ def count(pairs, width):
 
 
 def tally(judged, width):
-    """Who expected what, and how often it came, as a table with a sentence: the sums of each, and the rows of
-    each sentence. Of rows that expect something."""
-    kinds = {"as expected": AS_EXPECTED, "otherwise": OTHERWISE}
+    """Who expected what, and whether it came, as a table with a sentence: a verdict on each sentence, and how
+    many of its rows say what. Of rows that expect something."""
+    kinds = {"as said": AS_EXPECTED, "not so": OTHERWISE}
+    expecting = [one for one in judged if one.row.expected is not None]
 
-    def counts(name, group):
+    def counts(group):
         found = [sum(one.reading in kind for one in group) for kind in kinds.values()]
-        return [name, *found, len(group) - sum(found)]
+        return [*found, len(group) - sum(found)]
 
-    expecting, lines = [one for one in judged if one.row.expected is not None], []
+    lines = []
     for who, group in records.grouped(expecting, lambda one: one.row.heading.who).items():
-        sentences = records.grouped(group, lambda one: one.row.heading.short)
-        lines.append(counts(f"{rule.SAYS[who]}, all", group))
-        lines += [counts(f"  {short}", found) for short, found in sentences.items()]
+        lines.append([f"{rule.SAYS[who]}, all", "", *counts(group)])
+        for short, found in records.grouped(group, lambda one: one.row.heading.short).items():
+            so, otherwise, _ = counts(found)
+            verdict = "yes" if so == len(found) else "in part" if so else "no" if otherwise else "open"
+            lines.append([f"  {short}", verdict, *counts(found)])
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in expecting)
     after = (
-        "How many rows of each sentence. As expected: *same sign* or *no difference*. Otherwise: *opposite "
-        "sign* or *differs*; a row that differs can fit its sentence all the better, as its words then say. "
-        "Undecided: *inconclusive*, though the interval may lie on one side of 0; or too few seeds, not run, "
-        f"all at the bag. Of intervals of 95 % one in twenty misses: of the {read} that were read, about "
+        "How many rows of each sentence. As said: *same sign* or *no difference*. Not so: *opposite sign* or "
+        "*differs*; a row that differs can fit its sentence all the better, as its words then say. Open: "
+        "*inconclusive*, though the interval may lie on one side of 0; or too few seeds, not run, all at the "
+        "bag. *yes*: every row is as said; *in part*: some are; *no*: none is, and some are not so. "
+        f"Of intervals of 95 % one in twenty misses: of the {read} that were read, about "
         f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
     )
-    table = tables.markdown(["who says what, in short", *kinds, "undecided"], lines)
+    table = tables.markdown(["who says what, in short", "so here?", *kinds, "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
 
 
@@ -228,7 +232,7 @@ docs/claims.md says which.
 def show_all(judged, pairs):
     """Print how often the papers' and our sentences came, what the pairs say, and all rows below their
     headings."""
-    print(f"How often did it come as expected, at the mini tier?\n\n{tally(judged, 80)}\n")
+    print(f"Is it so at the mini tier?\n\n{tally(judged, 80)}\n")
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(READ)
@@ -248,7 +252,7 @@ SHORT = """\
 Do small runs say what the papers say? Each row below puts a difference of the mini tier (small data, small
 models) beside the paper's at full size, or beside what we predicted. It says what these runs show, not who
 is right. A row can differ from a sentence and agree with the paper's own numbers, or fit the sentence all the
-better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. How often it came as expected:"""
+better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. Is it so at the mini tier?"""
 
 HOW = f"""\
 `python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`.

@@ -214,7 +214,7 @@ def print_series(found):
     if most and fewer:
         points = f"{last:,} examples against {last_but_one:,}, with shuffling: {tables.lead(most, fewer)}"
         short += [f"{points}; why is open"]
-    tables.print_list("In short, in points:", short)
+    tables.print_list("This series in short, in points:", short)
 
 
 def plot_series(found, path):

@@ -268,6 +268,9 @@ MEANINGS = {
 }
 
 
+SHORT = "In short (points against the task's own order):"
+
+
 def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
@@ -279,6 +282,8 @@ def report(args):
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
     found = {place: cells for place, cells in found.items() if any(cells)}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
+        if not any(tier == "paper" for tier, _ in found) and not args.mini:
+            print_not_run(ours)
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells)
     tables.explain(printed.getvalue(), MEANINGS, ABOVE)
@@ -286,12 +291,42 @@ def report(args):
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found and args.mini:
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
-    elif not found:
-        print("The dial: neighbours are moved apart, what does a model lose?\n")
-        tables.print_first(__file__, "--task text --model conv --stride 16")
     elif "mini" in tiers:
         print("What the mini runs say: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
+
+
+def print_not_run(ours):
+    """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
+    print("### The dial (full size)\n")
+    print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
+    tables.print_first(__file__, "--task text --model conv --stride 16")
+    lines = [
+        line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
+    ]
+    tables.print_list(tables.SMALL, lines)
+
+
+def in_words(name, tier, cells):
+    """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
+    of the square has, and anywhere. And which models learn no more than a bag of symbols."""
+    words, title = orders_in_words(name, tier, cells), data.TITLES[name]
+    square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
+    for order in (1, *square, "random"):
+        groups = {row: cells[row, order] for row, s in cells if s == order and (row, 1) in cells}
+        bags = [group for row, group in groups.items() if row.model == "bag"]
+        models = [row for row in groups if row.model != "bag"]
+        low = [row.label(False) for row in models if bags and records.at_bag(groups[row], bags[0])]
+        near = f"at the bag's level: {', '.join(low)}" if low else ""
+        if order == 1:
+            if near:
+                yield f"{title}, its own order: {near}"
+            continue
+        gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in models)
+        if gaps:
+            told = ", ".join(f"{label} {tables.signed(points)}" for points, _, label in gaps)
+            error = f"± {max(error for _, error, _ in gaps):.1f} or less"
+            yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {told} ({error})", near]))
 
 
 def orders_in_words(name, tier, *both):
@@ -307,6 +342,7 @@ def print_dial(name, tier, yours, ours):
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     moved = [s for s in words if s != 1 and s not in data.ROTATED]
+    tables.print_list(SHORT, in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue

@@ -730,6 +730,9 @@ def load(args, name, cell):
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
 SHOWN = ("none", "masked", "causal")  # in the table of leads
+VERBS = {"ahead of": "helps", "behind": "harms", "level with": "changes little for"}  # sides of tables.Gap
+VERBS |= {"not told apart from": "may help or harm"}
+GAINS = {"causal": ("Transformer, causal SPT", "Transformer, from scratch")}  # rows of PAPER
 WAYS = dict(none="accuracy", masked="masked SPT", causal="causal SPT", multitask="both losses")
 RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
 
@@ -788,6 +791,7 @@ MEANINGS = {  # words of the tables
     "paper B": "at full size. Its cells of S4 after SPT are not legible in our copy: S4 from scratch stands "
     "in their place",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
+    "the recipe": "as printed below, nothing changed",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
     "it adds": "above the same model from scratch, as many steps; in points",
@@ -797,9 +801,7 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "no network": tables.MEANINGS["no network"],
-    "sums guessed": tables.MEANINGS["sums guessed"],
-}
+} | {words: tables.MEANINGS[words] for words in (tables.SIDES, "[B]", "no network", "sums guessed")}
 
 
 def report(args):
@@ -811,6 +813,7 @@ def report(args):
     if args.against:
         return tables.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
+    known = records.published()
     ran_at = [{r["tier"] for r in found} for found in both]
     tiers = tables.tiers_of(args, *ran_at)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -823,7 +826,9 @@ def report(args):
                 by_task = records.grouped(found, lambda r: r["task"])
                 cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
                 plain = {task: by_own_rates(cells[task]) for task in cells}
-                print_short(plain, found, tier)
+                print_short(f"{whose} in short (points ahead ± standard error):", plain)
+                rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
+                tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
                 for task in cells:
                     print_leads(f"{whose}, {data.TITLES[task]}", cells[task], task)
                 for task, of_task in by_task.items():
@@ -833,7 +838,7 @@ def report(args):
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
                     print_rates(f"{data.TITLES[task]}, other rates", searched)
             if tier == "paper":
-                print_papers(both, names)
+                print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, ABOVE)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
@@ -843,27 +848,43 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_short(plain, found, tier):
-    """What a reader takes away, of {task: by_own_rates} and all records of a tier."""
-    lines, known = [], records.published()
-    for task, way in product(plain, ("masked", "causal")):
-        gains = gains_of(plain[task], way)
-        if len(gains) > 1:
-            ends = (f"{tables.signed(points)} ({name})" for points, name in (min(gains), max(gains)))
-            lines.append(f"{data.TITLES[task]}: {way} SPT adds {' to '.join(ends)} points")
-    rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
-    tables.print_short({}, tables.best_rows(found), rules, data.TITLES, lines)
+def print_short(heading, plain):
+    """What a reader takes away, of {task: by_own_rates}."""
+    lines = [line for way in ("masked", "causal", "multitask") for line in gains_in_words(plain, way)]
+    lines += [line for way in ("masked", "causal") for line in leads_in_words(plain, way)]
+    tables.print_list(heading, lines)
 
 
-def gains_of(cells, way):
-    """[(points that SPT adds, the row in words)] of the rows that were trained from scratch, too."""
-    pairs = [
-        (", ".join(filter(None, [label, words])), columns[way], columns["none"])
-        for words, rows in by_heading(cells).items()
-        for label, columns in rows.items()
-        if way in columns and "none" in columns
-    ]
-    return [(records.difference(*groups)[0], name) for name, *groups in pairs]
+def gains_in_words(plain, way):
+    """What an objective adds, a sentence a task: which models it helps, which it harms. Of {task:
+    by_own_rates}."""
+    for task, cells in plain.items():
+        sides = {}
+        for words, rows in by_heading(cells).items():
+            for label, columns in rows.items():
+                if way in columns and "none" in columns:
+                    gap = tables.Gap(task, words, (columns[way], columns["none"]), 0)
+                    name = ", ".join(filter(None, [label, words]))
+                    sides.setdefault(gap.side, []).append(f"{name} ({tables.lead(*gap.groups)})")
+        if known := [f"{verb} {'; '.join(sides[side])}" for side, verb in VERBS.items() if side in sides]:
+            paper = paper_lead(GAINS[way], task) if way in GAINS else ""
+            paper = f". Paper B, Transformer: {paper}" if paper else ""
+            what = "training on both losses" if way == "multitask" else WAYS[way]
+            yield f"{data.TITLES[task]}: {what} {'. It '.join(known)}{paper}"
+
+
+def leads_in_words(plain, way):
+    """LEADS after a pretraining, a sentence each and a task. Of {task: by_own_rates}."""
+    for (task, cells), lead in product(plain.items(), LEADS.values()):
+        gaps = []
+        for arm, column, *groups in leads_of(cells, lead.model, lead.twin):
+            epochs = both_halves(groups[0][0]).get("epochs", 0)
+            label = arm.label(share=False).removeprefix(NAMES[lead.model])[2:]
+            words = ", ".join(filter(None, [label, *arm.headings(cells)]))
+            if column == way:
+                gaps.append(tables.Gap(task, words, groups, epochs))
+        if gaps:
+            yield f"{data.TITLES[task]}, after {WAYS[way]}: {tables.answer(*lead.names, gaps)}"
 
 
 def print_arms(cells, plain, found):
@@ -1000,6 +1021,7 @@ class Lead(NamedTuple):
 
     model: str  # that ahead
     twin: dict  # what the other has instead
+    names: tuple  # both in a sentence
     paper: dict = {}  # {column: (row, row) of PAPER}
 
 
@@ -1007,16 +1029,22 @@ LEADS = {
     "S4 over Transformer": Lead(
         "s4",
         {"model": "transformer"},
+        ("S4", "the Transformer"),
         {
             "none": ("S4, from scratch", "Transformer, from scratch"),
             "causal": ("S4, from scratch", "Transformer, causal SPT"),
         },
     ),
     "S4 over rotary": Lead(
-        "s4", {"model": "rotary"}, {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")}
+        "s4",
+        {"model": "rotary"},
+        ("S4", "the rotary Transformer"),
+        {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")},
     ),
-    "S4, structured over random": Lead("s4", {"init": "random"}),
-    "DLR, structured over random": Lead("dlr", {"init": "random"}),
+    "S4, structured over random": Lead("s4", {"init": "random"}, ("S4's structured start", "a random one")),
+    "DLR, structured over random": Lead(
+        "dlr", {"init": "random"}, ("DLR's structured start", "a random one")
+    ),
 }
 
 
@@ -1036,7 +1064,7 @@ def print_leads(title, cells, task):
     """A table of LEADS: a row what both models have, a column an objective, first the paper's numbers. Of
     rates that were tried only those with more seeds than the table's own."""
     lines = []
-    for heading, (model, twin, paper) in LEADS.items():
+    for heading, (model, twin, _, paper) in LEADS.items():
         rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
         for (arm, column), pair in found.items():
             rates = RATES_OF & pair[0][0]["changes"].keys()
@@ -1094,13 +1122,20 @@ def learnt_nothing(group):
     return None not in (share, alone) and share <= alone + 0.01
 
 
-def print_papers(both, names):
-    """Tables 1 to 3 of the paper, and its averages beside ours."""
+def print_papers(args, both, names):
+    """Tables 1 to 3 of the paper, what they and the mini tier say in short, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
+    pairs = [*GAINS.values(), *(pair for lead in LEADS.values() for pair in lead.paper.values())]
+    pairs = {" over ".join(pair): pair for pair in pairs}
+    tables.print_list(tables.SHORT, tables.paper_gaps(pairs, names, data.TITLES, TASKS, PAPER))
+    if args.report and not args.all_tiers:
+        small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
+        by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
+        print_short(tables.SMALL, {task: by_own_rates(cells_of(found)) for task, found in by_task.items()})
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
-    tables.print_short({}, tables.best_printed(PAPER, TASKS), rules, data.TITLES)
+    tables.print_bests(tables.best_printed(PAPER, TASKS), {}, rules, data.TITLES)
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
@@ -1136,7 +1171,7 @@ def draw(args, both, names, tiers):
     for task, cells in by_task.items():
         leads = [
             lead
-            for model, twin, _ in LEADS.values()
+            for model, twin, *_ in LEADS.values()
             if "init" in twin
             for lead in leads_of(cells, model, twin)
         ]

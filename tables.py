@@ -17,6 +17,7 @@ import shlex
 import statistics
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy
 
@@ -161,9 +162,14 @@ unknown, wall time.
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
+SHORT = "In short (points ahead ± standard error):"
+SMALL = "What the small runs of the mini tier say:"
+SIDES = "ahead of, behind, level with, not told apart"  # of a Gap
 MEANINGS = {  # of words in any report
     "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
     '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
+    SIDES: "ahead, behind: the 95 % interval lies on one side of 0; "
+    f"level: within {records.GAP:g} points; not told apart: neither",
     "reading": "what the 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, on Image of a JPEG copy; on ListOps a rule by hand",
     "sums guessed": "a rule that does not know sums at the root, as paper A's models",
@@ -235,10 +241,15 @@ def report(
             if full and not ran:
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
-            rows = lead_rows(ran, titles, tasks, yours or ours, paper, leads or {})
-            bests = best_printed(paper, tasks) if full else {}
-            print_short(rows, bests | best_rows(yours or ours), rules, titles)
-            print_leads(rows, tier)
+            gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
+            printed_gaps = paper_gaps(leads or {}, shown, titles, tasks, paper) if full else []
+            print_list(SHORT, [*printed_gaps, *answers(gaps, leads or {}, titles)])
+            if full and args.report and not args.all_tiers:
+                small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
+                gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
+                print_list(SMALL, answers(gaps_below, leads or {}, titles))
+            print_bests(best_printed(paper, tasks) if full else {}, best_rows(yours or ours), rules, titles)
+            print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -430,48 +441,176 @@ def print_averages(tasks, yours, ours, paper, bare=True):
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
-def lead_rows(ran, titles, tasks, found, paper, leads):
-    """{name of a lead: lead_lines of it}, wherever both of its rows were trained by one recipe."""
-    rows = {}
+class Gap(NamedTuple):
+    """How far one row is ahead of another, on one task, both by one recipe."""
+
+    task: str
+    words: str  # what was changed in the table's recipe
+    groups: tuple  # the records of the one and of the other
+    epochs: int  # how long both were trained
+    paper: float | None = None  # the paper's gap in points, whatever was changed
+
+    @property
+    def reading(self):
+        """What the 95 % interval of a mini gap says of the paper's, see records.read_interval."""
+        if self.paper is None or self.tier != "mini":
+            return ""
+        if self.seeds < records.SEEDS:
+            return records.FEW
+        return records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
+
+    @property
+    def side(self):
+        """Where that interval lies, in words; "" of too few seeds and at other tiers."""
+        if self.tier != "mini" or self.seeds < records.SEEDS:
+            return ""
+        low, high = self.interval
+        if -records.GAP <= low and high <= records.GAP:
+            return "level with"
+        return "ahead of" if low > 0 else "behind" if high < 0 else "not told apart from"
+
+    @property
+    def tier(self):
+        return self.groups[0][0]["tier"]
+
+    @property
+    def seeds(self):
+        return min(map(len, self.groups))
+
+    @property
+    def interval(self):
+        return records.interval(*records.difference(*self.groups), self.tier, [self.task])
+
+    @property
+    def length(self):
+        """A key to sort by: trainings on all examples first, and the longest first."""
+        return "limit" in self.groups[0][0]["changes"], -self.epochs, self.words
+
+    @property
+    def budget(self):
+        """ "after 30 epochs", "with 5,000 examples, 36 epochs": the training in words."""
+        plain = f"{self.epochs} epochs"
+        return f"after {plain}" if self.words in ("", plain) else f"with {self.words}"
+
+    @property
+    def bag(self):
+        """ " [B]" where one of both has learnt little, see at_bag."""
+        return " [B]" * any(map(at_bag, self.groups))
+
+
+def gaps_of(leads, found, tasks, paper):
+    """{name of a lead: its Gaps}, {name: (row, row)}, wherever both of its rows were trained by one recipe.
+    Rates that were tried are left out. A row without techniques is compared with all techniques that the
+    other was given."""
+    gaps = {}
     for name, pair in leads.items():
-        of_pair = [r for r in found if r["task"] in ran and r["row"] in pair]
-        rows[name] = lead_lines(pair, of_pair, ran, titles, tasks, paper)
-    return rows
+        one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
+        gaps[name] = []
+        for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
+            task, words = place
+            changes = dict(one[place][0]["changes"])
+            twin = other.get(place)
+            if not twin and changes.pop("technique", None):
+                twin = other.get((task, records.in_words(changes)), ())
+                twin = [r for r in twin if not r["hp"]["train"]["technique"]]
+            if twin and changes.keys() != {"lr"}:
+                beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
+                groups = tuple(records.best_recipe(group) for group in (one[place], twin))
+                epochs = one[place][0]["hp"]["train"].get("epochs", 0)
+                gaps[name].append(Gap(task, words, groups, epochs, paper_gap(pair, beside, tasks, task)))
+    return gaps
 
 
-def print_leads(rows, tier):
-    """A table of lead_rows: how far is one row ahead of another?"""
+def paper_gap(pair, paper, tasks, task):
+    """How far the paper's table has one row ahead of another, in points; None where a number is missing."""
+    printed = [paper_number(paper, row, tasks, task) for row in pair]
+    return round(printed[0] - printed[1], 2) if all(isinstance(x, float) for x in printed) else None
+
+
+def print_leads(gaps, titles):
+    """A table of gaps_of: how far is one row ahead of another?"""
     lines = []
-    for name, table in rows.items():
-        lines += under(name, sum(map(folded, table), []), width=30)
+    for name, of_lead in gaps.items():
+        rows = []
+        for gap in of_lead:
+            label = ", ".join(filter(None, [titles[gap.task], gap.words])) + gap.bag
+            there = "" if gap.paper is None else f"{gap.paper:+.2f}"
+            rows += folded([label, lead(*gap.groups, seeds=True), there, gap.reading])
+        lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", "here", of_paper(tier), "reading"], lines)
+        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
 
 
-def print_short(rows, bests, rules, titles, more=()):
-    """What a reader takes away, a line each: the readings of leads, see lead_rows; the best of each task,
-    {task: (whose, its row, percent)}, beside rules without a network, {task: {name: records}}. more: lines of
-    the script, which come first."""
-    lines = [*more]
-    for name, table in rows.items():
-        found = records.grouped((row for row in table if row[3]), lambda row: row[3])
-        places = (f"{words} on {', '.join(row[0] for row in rows)}" for words, rows in found.items())
-        lines += [f"the paper's gap of {name}: {'; '.join(places)}"] if found else []
-    for task in (task for task in rules if task in bests):
-        whose, name, best = bests[task]
-        found = [f"{words} {100 * records.mean_and_error(r)[0]:.1f}" for words, r in rules[task].items()]
-        words = f"{titles[task]}: {whose} best {best:.1f} ({name}); {'; '.join(found)}"
-        lines += [words] if found else []
-    print_list("In short:", lines)
+def answers(gaps, leads, titles):
+    """What gaps_of say, a sentence a lead and task."""
+    lines = []
+    for name, pair in leads.items():
+        for task, group in records.grouped(gaps[name], lambda gap: gap.task).items():
+            lines.append(f"{titles[task]}: {answer(*in_sentence(*pair), group)}")
+    return lines
+
+
+def in_sentence(one, other):
+    """Two rows of a table as they stand in a sentence: what they say of techniques in words."""
+    plain = ", no techniques"
+    if other == one + plain:
+        return f"{one} with techniques", f"{one} without"
+    if one.endswith(plain) and other.endswith(plain):
+        return f"without techniques {one.removesuffix(plain)}", other.removesuffix(plain)
+    return one, other
+
+
+def answer(one, other, gaps):
+    """How far one row is ahead of another by each of some trainings, as a sentence, longest first; with the
+    paper's gap. Gaps of few seeds stand there only where nothing else does."""
+    told = sorted((gap for gap in gaps if gap.side), key=lambda gap: gap.length)
+    if not told:
+        words = f"{one} over {other}: {lead(*gaps[0].groups, seeds=True)}, too few seeds to say"
+    else:
+        words = f"{one} is {told[0].side} {other}"
+        for before, gap in zip([None, *told], told):
+            changed = before and gap.side != before.side
+            words += f", {re.sub(' (of|with|from)$', '', gap.side)}" if changed else " and" * bool(before)
+            words += f" {gap.budget}" * (len(told) > 1 or bool(gap.words))
+            words += f" ({lead(*gap.groups)}{gap.bag})"
+    paper = [gap.paper for gap in gaps if gap.paper is not None]
+    return words + (f"; paper {paper[0]:+.2f}" if paper else "")
+
+
+def paper_gaps(leads, shown, titles, tasks, paper):
+    """The gaps that the paper's table has, a line a lead."""
+    lines = []
+    for name, pair in leads.items():
+        known = {titles[task]: paper_gap(pair, paper, tasks, task) for task in shown}
+        places = (f"{points:+.2f} on {title}" for title, points in known.items() if points is not None)
+        lines += [f"the paper, {name}: {text}"] if (text := ", ".join(places)) else []
+    return lines
+
+
+def print_bests(papers, here, rules, titles):
+    """A table of the best of each task that has rules without a network, {task: {name: records}}, beside
+    them. papers, here: {task: (row, percent)} of the paper's table and of ours."""
+    lines = []
+    for task, names in rules.items():
+        known = [f"{100 * records.mean_and_error(rule)[0]:.1f}" for rule in names.values()]
+        for bests, whose in ((papers, ", paper"), (here, "")):
+            if task in bests and known:
+                row, best = bests[task]
+                lines.append([f"{titles[task]}{whose}", row, f"{best:.1f}", known[0]])
+        if task in {*papers, *here}:
+            more = zip([*names][1:], known[1:])
+            lines += [[f"{titles[task]}, {name.split(', ')[-1]}", "", "", value] for name, value in more]
+    if lines:
+        print_table(["best of this table, %", "", "", "no network"], lines)
 
 
 def best_rows(found):
-    """{task: ("our", the row that has most on average, its percent)} of records, whatever their recipe."""
+    """{task: (the row that has most on average, its percent)} of records, whatever their recipe."""
     bests = {}
     for group in records.grouped(found, lambda r: (records.row_key(r), json.dumps(r["hp"]))).values():
         task, accuracy = group[0]["task"], 100 * records.mean_and_error(group)[0]
         if task not in bests or accuracy > bests[task][-1]:
-            bests[task] = "our", label_of(group[0]), accuracy
+            bests[task] = label_of(group[0]), accuracy
     return bests
 
 
@@ -480,57 +619,28 @@ def best_network(rule):
     sentence; "" at other tiers, and for none."""
     if rule["tier"] != "mini":
         return ""
-    same = {"task": rule["task"], "tier": "mini"}
-    networks = [r for r in records.published() if same.items() <= r.items() and "score" not in r]
-    bests = best_rows(r for r in networks if r["model"] not in records.WITHOUT_NETWORK)
+    bests = best_rows(mini_networks(rule["task"]))
     if not bests:
         return ""
-    _, name, accuracy = bests[rule["task"]]
+    name, accuracy = bests[rule["task"]]
     return f"; the best network of the mini tier here has {accuracy:.1f} ({name})"
 
 
+def mini_networks(task):
+    """This repository's records of networks of the mini tier on a task."""
+    same = {"task": task, "tier": "mini"}
+    networks = [r for r in records.published() if same.items() <= r.items() and "score" not in r]
+    return [r for r in networks if r["model"] not in records.WITHOUT_NETWORK]
+
+
 def best_printed(paper, tasks):
-    """{task: ("the paper's", the row that has most in its table, its percent)}"""
+    """{task: (the row that has most in the paper's table, its percent)}"""
     bests = {}
     for row, task in itertools.product(paper, tasks):
         value = paper_number(paper, row, tasks, task)
         if isinstance(value, float) and (task not in bests or value > bests[task][-1]):
-            bests[task] = "the paper's", row, value
+            bests[task] = row, value
     return bests
-
-
-def lead_lines(pair, found, ran, titles, tasks, paper):
-    """The lines of two rows in print_leads, a task and a recipe each. Rates that were tried are left out. A
-    row without techniques is compared with all techniques that the other was given."""
-    one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
-    lines = []
-    for place in sorted(one, key=lambda place: (ran.index(place[0]), naturally(place[1]))):
-        task, words = place
-        changes = dict(one[place][0]["changes"])
-        twin = other.get(place)
-        if not twin and changes.pop("technique", None):
-            twin = other.get((task, records.in_words(changes)), ())
-            twin = [r for r in twin if not r["hp"]["train"]["technique"]]
-        if twin and changes.keys() != {"lr"}:
-            beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
-            printed = [paper_number(beside, row, tasks, task) for row in pair]
-            known = all(isinstance(value, float) for value in printed)
-            groups = [records.best_recipe(group) for group in (one[place], twin)]
-            name = ", ".join(filter(None, [titles[task], words])) + " [B]" * any(map(at_bag, groups))
-            gap = round(printed[0] - printed[1], 2) if known and not words else None
-            there = "" if gap is None else f"{gap:+.2f}"
-            lines.append([name, lead(*groups, seeds=True), there, reading(groups, gap)])
-    return lines
-
-
-def reading(groups, gap):
-    """What the 95 % interval of a mini gap says where the paper has `gap` points, see read_interval."""
-    if gap is None or groups[0][0]["tier"] != "mini":
-        return ""
-    if min(map(len, groups)) < records.SEEDS:
-        return records.FEW
-    ends = records.interval(*records.difference(*groups), "mini", [groups[0][0]["task"]])
-    return records.read_interval(gap, *ends, all(map(at_bag, groups)))
 
 
 def place_of(record):
@@ -675,7 +785,8 @@ def under(words, rows, width=34):
 def behind_commas(text, width, indent=""):
     """The lines of a text that is cut behind commas alone."""
     whole = re.sub("(?<!,) ", "\xa0", text)
-    return [part.replace("\xa0", " ") for part in textwrap.wrap(whole, width, subsequent_indent=indent)]
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_long_words=False)
+    return [part.replace("\xa0", " ") for part in lines]
 
 
 def folded(row, width=28):
@@ -702,7 +813,7 @@ def columns_in_use(header, lines):
 
 def print_list(heading, lines):
     """A heading and lines below it, each with a dash; nothing without lines."""
-    if lines:
+    if lines := [*lines]:
         print(f"{textwrap.fill(heading, 80)}\n")
         print("\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines) + "\n")
 

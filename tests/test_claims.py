@@ -385,9 +385,14 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
     printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
     assert max(map(len, printed)) <= 80
     lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed[2:] if line.startswith("|"))
-    assert {name: [*map(int, counts)] for name, *counts in lines} == {
+    lines = {name: (verdict, *map(int, counts)) for name, verdict, *counts in lines}
+    assert {name: [*counts] for name, (_, *counts) in lines.items()} == {
         name: [*map(sum, zip(*found))] for name, found in said.items()
     }
+    verdicts = {verdict: counts for verdict, *counts in lines.values()}  # the last of each
+    assert {*verdicts} == {"", "yes", "in part", "no", "open"}
+    assert verdicts["yes"][0] and verdicts["yes"][1:] == [0, 0] and all(verdicts["in part"][:1])
+    assert verdicts["no"][0] == 0 < verdicts["no"][1] and verdicts["open"][:2] == [0, 0]
 
 
 def test_the_figure_has_every_pair_with_its_interval(tmp_path, monkeypatch):
@@ -436,17 +441,29 @@ def test_a_report_has_80_columns(script):
 
 @pytest.mark.parametrize("script", [claims.exp_locality, claims.exp_kernels, claims.exp_positional])
 def test_a_report_reads_its_gaps_as_the_claims_do(script):
-    """And its first lines say the same."""
-    readings = {frozenset(re.split(": | over ", pair.row.words)): pair.reading for pair in PAIRS}
+    """And its sentences say where the interval of such a row lies; the longest training comes first."""
+    judged = {frozenset(re.split(": | over ", pair.row.words)): pair for pair in PAIRS}
     printed = claims.report_of(script, "--mini")
     (found,), checked = printed_tables(printed).values(), 0
-    short = " ".join(printed.split("In short:")[1].split("| how far")[0].split())
+    short = " ".join(printed.split("In short")[1].split("| best here")[0].split())
     for name in script.LEADS:
         for task, (*_, reading) in found.get(f"how far ahead, in points; {name}", {}).items():
-            if reading not in ("", records.FEW):
-                assert readings[frozenset([task, *name.split(" over ")])] == reading
-                (said,) = re.findall(rf"the paper's gap of {name}: (.*?)(?: - |$)", short)
-                (part,) = (part for part in said.split("; ") if task in part)
-                assert part.startswith(f"{reading} on ")
-                checked += 1
+            one, _, other = name.partition(" over ")
+            if reading in ("", records.FEW) or (key := frozenset([task, one, other])) not in judged:
+                continue
+            assert judged[key].reading == reading
+            points, error, low, high = judged[key].numbers
+            if not judged[key].row.words.endswith(name):  # the paper's better one stands first
+                points, low, high = -points, -high, -low
+            side = "ahead" if low > 2 or low > 0 and high > 2 else "behind" if high < 0 else "level"
+            side = "not told apart" if low <= 0 <= high and not (-2 <= low and high <= 2) else side
+            (said,) = re.findall(
+                rf"- {task}: {re.escape(one)} is ([^;]*{re.escape(other)}[^;]*); paper", short
+            )
+            told = re.split(r"\), |\) and ", said)
+            number = f"({points:+.1f} ± {error:.1f}"
+            (part,) = (i for i, part in enumerate(told) if number in part)
+            told = [re.match("ahead|behind|level|not told apart|", part)[0] for part in told]
+            assert ([side for side in told[: part + 1] if side][-1]) == side
+            checked += 1
     assert checked > 1

@@ -392,18 +392,22 @@ def ranged(rule, size, sm, train, test, **rows):
 RANGED = [ranged("window", 0, "known", 0.58, 0.59), ranged("window", 16, "known", 0.63, 0.64)]
 RANGED += [ranged("window", 16, "guessed", 0.6288, 0.7), ranged("window", 32, "guessed", 0.6292, 0.5)]
 RANGED += [ranged("prefix", 64, "known", 0.43, 0.44), ranged("window", 32, "known", 0.654, 0.66)]
-RANGED += [ranged("window", 8, "known", 0.9, 0.95, tier="mini", run="small")]
+SMALL = dict(tier="mini", data={"hash": "b", "counts": {"train": 2_000, "test": 2_000}})
+RANGED += [ranged("window", 8, "known", 0.9, 0.95, run="small", **SMALL)]
 
 
 def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, monkeypatch, capsys):
     """And of a run that both have, yours. By hand: MEGA, 63.14 of 2,000 examples, has an error of 1.08,
-    with the rule's 1.09: so 60.95 to 65.33 in training is level."""
+    with the rule's 1.09: so 60.95 to 65.33 in training is level. At the mini tier 89.5 % of twice 2,000
+    have together .97, so 90 is level, too."""
     figures, ours = {}, tmp_path / "ours"
     monkeypatch.setattr(records, "RESULTS", ours)
     monkeypatch.setattr(tables, "save_figure", lambda figure, path: figures.update({path.name: figure}))
     ours.mkdir()
     first = ranged("window", 0, "known", 0.1, 0.2, date="2025-01-01")
-    (ours / "a.jsonl").write_text(json.dumps(first) + "\n")
+    network = dict(exp="multitask", model="transformer", row="Transformer", cell={}, run="network")
+    network = ranged("window", 0, "known", 0.1, 0.895, **network, **SMALL)
+    (ours / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (first, network)))
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
     said = capsys.readouterr().out
@@ -422,6 +426,10 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert known in one_line
     assert "window, SM guessed: level from W = 16 (62.88) -" in one_line
     assert "prefix, SM known: behind from P = 64 (43.00)" in one_line
+    assert "beside the best network (Transformer, 89.50 on test); level" in one_line
+    assert (
+        "two standard errors of the difference (0.97): - window, SM known: level from W = 8 (90" in one_line
+    )
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}
