@@ -103,32 +103,29 @@ def count(pairs, width):
 
 
 def tally(judged, width):
-    """Who expected what, and whether it came, as a table with a sentence: a verdict on each sentence, and how
-    many of its rows say what. Of rows that expect something."""
-    kinds = {"as said": AS_EXPECTED, "not so": OTHERWISE}
-    expecting = [one for one in judged if one.row.expected is not None]
+    """Who expected what, and how often it came, as a table with a sentence: the sums of each, and the rows of
+    each sentence. Of rows that expect something."""
+    kinds = {"as said": AS_EXPECTED, DIFFERS: (DIFFERS,), "opposite": (OPPOSITE,)}
 
-    def counts(group):
+    def counts(name, group):
         found = [sum(one.reading in kind for one in group) for kind in kinds.values()]
-        return [*found, len(group) - sum(found)]
+        return [name, *found, len(group) - sum(found)]
 
-    lines = []
+    expecting, lines = [one for one in judged if one.row.expected is not None], []
     for who, group in records.grouped(expecting, lambda one: one.row.heading.who).items():
-        lines.append([f"{rule.SAYS[who]}, all", "", *counts(group)])
-        for short, found in records.grouped(group, lambda one: one.row.heading.short).items():
-            so, otherwise, _ = counts(found)
-            verdict = "yes" if so == len(found) else "in part" if so else "no" if otherwise else "open"
-            lines.append([f"  {short}", verdict, *counts(found)])
+        sentences = records.grouped(group, lambda one: one.row.heading.short)
+        lines.append(counts(f"{rule.SAYS[who]}, all", group))
+        lines += [counts(f"  {short}", found) for short, found in sentences.items()]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in expecting)
     after = (
-        "How many rows of each sentence. As said: *same sign* or *no difference*. Not so: *opposite sign* or "
-        "*differs*; a row that differs can fit its sentence all the better, as its words then say. Open: "
-        "*inconclusive*, though the interval may lie on one side of 0; or too few seeds, not run, all at the "
-        "bag. *yes*: every row is as said; *in part*: some are; *no*: none is, and some are not so. "
-        f"Of intervals of 95 % one in twenty misses: of the {read} that were read, about "
-        f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
+        "How many rows of each sentence. As said: *same sign* or *no difference*. Differs: by more than "
+        f"{GAP:g} points where less is expected; such a row can fit its sentence all the better, as its "
+        "words then say. Opposite: *opposite sign*. Open: *inconclusive*, though the interval may lie on one "
+        "side of 0; or too few seeds, not run, all at the bag. Of intervals of 95 % one in twenty misses: of "
+        f"the {read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share "
+        "runs."
     )
-    table = tables.markdown(["who says what, in short", "so here?", *kinds, "open"], lines)
+    table = tables.markdown(["who says what, in short", *kinds, "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
 
 
@@ -195,15 +192,14 @@ def fields_of(judged):
 def show(judged):
     """Print a row in at most 80 columns."""
     words, paper, *_ = fields_of(judged)
-    letters = "".join(letter for mark, letter in LETTERS.items() if judged.marks[mark])
-    words += f" [{letters}]" if letters else ""
+    words += "".join(f" [{word}]" for mark, word in WORDS_OF.items() if judged.marks[mark])
     points, _, low, high = map(tables.signed, judged.numbers or (0,) * 4)
     here = f"{points:>5} [{low}, {high}]" if judged.seeds else ""
     start = f"{judged.reading:15} {here:20} {paper:7} "
     print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
 
 
-LETTERS = {"bag": "B", "nothing restored": "N"}  # of marks; nearly all are rising
+WORDS_OF = {"bag": "bag", "nothing restored": "none"}  # of marks; nearly all are rising
 READ = f"""\
 Gaps between two models, in points. here: of the mini tier's runs, with its 95 %
 interval. expected: the paper's gap at full size; where it prints no numbers,
@@ -223,16 +219,16 @@ and "Controls" what we predicted.
     not run          any                  is missing
     (empty)          none                 is not read: nobody predicted one
 
-Behind a row: B, a model is at the level of a bag of symbols; N, a pretraining
-learnt nothing. Nearly all models were still rising when their training ended:
-docs/claims.md says which.
+Behind a row: [bag], a model is at the level of a bag of symbols; [none], a
+pretraining learnt nothing. Nearly all models were still rising when their
+training ended: docs/claims.md says which.
 """
 
 
 def show_all(judged, pairs):
     """Print how often the papers' and our sentences came, what the pairs say, and all rows below their
     headings."""
-    print(f"Is it so at the mini tier?\n\n{tally(judged, 80)}\n")
+    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(READ)
@@ -252,7 +248,7 @@ SHORT = """\
 Do small runs say what the papers say? Each row below puts a difference of the mini tier (small data, small
 models) beside the paper's at full size, or beside what we predicted. It says what these runs show, not who
 is right. A row can differ from a sentence and agree with the paper's own numbers, or fit the sentence all the
-better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. Is it so at the mini tier?"""
+better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. How often did it come as said?"""
 
 HOW = f"""\
 `python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`.
@@ -335,9 +331,10 @@ def sections_of(script, *flags, figures=None):
     found = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
     found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
     before, *_ = re.split(r"^### ", printed, maxsplit=1, flags=re.MULTILINE)
+    _, _, words = printed.partition(f"{tables.WORDS}\n\n")
     if found and script in EXPLAINED:
-        found[0] = found[0].replace("\n", f"\n\n{before}", 1)
-    return found
+        found[0] = found[0].replace("\n", f"\n\n{words or before}\n\n", 1)
+    return [re.sub(r"\n{3,}", "\n\n", text) for text in found]
 
 
 def results_page(figures=None):

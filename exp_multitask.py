@@ -197,7 +197,10 @@ def series(args):
 
 
 def print_series(found):
-    """A table: how often an example was seen, both arms, what shuffling adds; in short, its two ends."""
+    """A table: how often an example was seen, both arms, what shuffling adds; in short, its two ends. Nothing
+    for no runs."""
+    if not found:
+        return
     lines, adds = [], {}
     for n, groups in found.items():
         both = [groups.get(words, []) for words in ARMS]
@@ -256,14 +259,15 @@ def of_table_4(record):
 
 def report(args):
     """Ours beside the paper's, and with --mini the figure."""
+    tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
+    found = series(args) if args.report and args.mini and "listops" in tasks else {}
     tables.report(
         args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         also={"positional": of_table_4}, apart=of_series, first="--task text --model transformer",
+        more=lambda: print_series(found),
     )  # fmt: skip
-    tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
-    if args.report and args.mini and "listops" in tasks and (found := series(args)):
-        print_series(found)
+    if found:
         plot_series(found, args.out / "techniques-are-data-mini.png")
 
 

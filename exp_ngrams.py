@@ -373,7 +373,7 @@ Texts are read up to 4,096 bytes where a row does not say otherwise.
     counts       the square roots of how often they occur
     bayes        presence, with the weights of Naive Bayes
     start        a symbol is put in front of every document
-    lags 0 1 32  a pixel, its right and its lower neighbour, and so on
+    lags 0 1 32  a pixel, its right and its lower neighbour; with 33 a square
     words        words, and all runs of at most n of them
     features     how many n-grams occur in training; pixels have 8 grey levels
     core s       CPU seconds

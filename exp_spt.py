@@ -730,8 +730,6 @@ def load(args, name, cell):
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
 SHOWN = ("none", "masked", "causal")  # in the table of leads
-VERBS = {"ahead of": "helps", "behind": "harms", "level with": "changes little for"}  # sides of tables.Gap
-VERBS |= {"not told apart from": "may help or harm"}
 GAINS = {"causal": ("Transformer, causal SPT", "Transformer, from scratch")}  # rows of PAPER
 WAYS = dict(none="accuracy", masked="masked SPT", causal="causal SPT", multitask="both losses")
 RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
@@ -801,7 +799,9 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-} | {words: tables.MEANINGS[words] for words in (tables.SIDES, "[B]", "no network", "sums guessed")}
+}
+READINGS = ("same sign", "opposite sign", "no difference", "differs", "inconclusive")
+MEANINGS |= {words: tables.MEANINGS[words] for words in ("[bag]", *READINGS, "no network", "sums guessed")}
 
 
 def report(args):
@@ -826,7 +826,7 @@ def report(args):
                 by_task = records.grouped(found, lambda r: r["task"])
                 cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
                 plain = {task: by_own_rates(cells[task]) for task in cells}
-                print_short(f"{whose} in short (points ahead ± standard error):", plain)
+                print_short(plain)
                 rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
                 tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
                 for task in cells:
@@ -848,43 +848,61 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_short(heading, plain):
-    """What a reader takes away, of {task: by_own_rates}."""
-    lines = [line for way in ("masked", "causal", "multitask") for line in gains_in_words(plain, way)]
-    lines += [line for way in ("masked", "causal") for line in leads_in_words(plain, way)]
-    tables.print_list(heading, lines)
+QUESTIONS = {  # what a reader asks first: the names of LEADS
+    "Is S4 still ahead after SPT? Paper B: hardly; here in points, read against 0:": (
+        "S4 over Transformer",
+        "S4 over rotary",
+    ),
+    "Does the start of a state space matter after SPT? Paper B: hardly; the same:": (
+        "S4, structured over random",
+        "DLR, structured over random",
+    ),
+}
 
 
-def gains_in_words(plain, way):
-    """What an objective adds, a sentence a task: which models it helps, which it harms. Of {task:
-    by_own_rates}."""
-    for task, cells in plain.items():
-        sides = {}
-        for words, rows in by_heading(cells).items():
-            for label, columns in rows.items():
-                if way in columns and "none" in columns:
-                    gap = tables.Gap(task, words, (columns[way], columns["none"]), 0)
-                    name = ", ".join(filter(None, [label, words]))
-                    sides.setdefault(gap.side, []).append(f"{name} ({tables.lead(*gap.groups)})")
-        if known := [f"{verb} {'; '.join(sides[side])}" for side, verb in VERBS.items() if side in sides]:
-            paper = paper_lead(GAINS[way], task) if way in GAINS else ""
-            paper = f". Paper B, Transformer: {paper}" if paper else ""
-            what = "training on both losses" if way == "multitask" else WAYS[way]
-            yield f"{data.TITLES[task]}: {what} {'. It '.join(known)}{paper}"
+def print_short(plain):
+    """What a reader asks first, and the answers of {task: by_own_rates}: a list a question."""
+    ways = [way for way in COLUMNS if way != "none"]
+    gains = [
+        f"{data.TITLES[task]}, {line}"
+        for task in plain
+        for way in ways
+        if (line := gain(plain[task], task, way))
+    ]
+    tables.print_list("Does SPT help? Points above the same model from scratch ± standard error:", gains)
+    for question, names in QUESTIONS.items():
+        lines = [
+            f"{data.TITLES[task]}, {WAYS[way]}, {name}: {tables.told(gaps)}"
+            for task, name, way in product(plain, names, ("masked", "causal"))
+            if (gaps := after(plain[task], task, way, LEADS[name]))
+        ]
+        tables.print_list(question, lines)
 
 
-def leads_in_words(plain, way):
-    """LEADS after a pretraining, a sentence each and a task. Of {task: by_own_rates}."""
-    for (task, cells), lead in product(plain.items(), LEADS.values()):
-        gaps = []
-        for arm, column, *groups in leads_of(cells, lead.model, lead.twin):
-            epochs = both_halves(groups[0][0]).get("epochs", 0)
-            label = arm.label(share=False).removeprefix(NAMES[lead.model])[2:]
-            words = ", ".join(filter(None, [label, *arm.headings(cells)]))
-            if column == way:
-                gaps.append(tables.Gap(task, words, groups, epochs))
-        if gaps:
-            yield f"{data.TITLES[task]}, after {WAYS[way]}: {tables.answer(*lead.names, gaps)}"
+def gain(cells, task, way):
+    """What an objective adds to each model, half a sentence; "" for none. Rows with a word behind the
+    model, such as its random start, stand in the tables alone."""
+    gaps = {}
+    for words, rows in by_heading(cells).items():
+        for label, columns in rows.items():
+            if ", " not in label and way in columns and "none" in columns:
+                epochs = both_halves(columns[way][0]).get("epochs", 0)
+                pair = columns[way], columns["none"]
+                gaps.setdefault(label, []).append(tables.Gap(task, words, pair, epochs))
+    text = "; ".join(f"{model} {tables.told(found, marks=False)}" for model, found in gaps.items())
+    paper = paper_lead(GAINS[way], task) if way in GAINS else ""
+    return f"{WAYS[way]}: {text}" + f"; paper B, Transformer {paper}" * bool(paper) if text else ""
+
+
+def after(cells, task, way, lead):
+    """The Gaps of a lead after SPT, beside ≈ 0."""
+    gaps = []
+    for arm, column, *groups in leads_of(cells, lead.model, lead.twin):
+        if column == way:
+            epochs, label = both_halves(groups[0][0]).get("epochs", 0), arm.label(share=False)
+            words = [label.removeprefix(NAMES[lead.model])[2:], *arm.headings(cells)]
+            gaps.append(tables.Gap(task, ", ".join(filter(None, words)), groups, epochs, 0.0))
+    return gaps
 
 
 def print_arms(cells, plain, found):
@@ -974,7 +992,8 @@ def about_runs(found):
     of_symbols = (r for r in found if "pretraining" in r and r["task"] not in MEAN_STD)  # others: a variance
     alone = [r["pretraining"].get("commonest") for r in of_symbols]
     alone = sorted(f"{100 * share:.1f}" for share in alone if share)
-    words = f" One answer for all restores {' to '.join(dict.fromkeys(alone[:: len(alone) - 1 or 1]))} %."
+    ends = dict.fromkeys(alone[:: len(alone) - 1 or 1])
+    words = f" Always the commonest symbol restores {' to '.join(ends)} %."
     costs = sorted(r.get("both_halves") or records.seconds_of(r) for r in found)
     ends = dict.fromkeys(map(common.hours, (costs[0], costs[-1])))
     return words * bool(alone) + f" A run costs {' to '.join(ends)}."
@@ -1021,7 +1040,6 @@ class Lead(NamedTuple):
 
     model: str  # that ahead
     twin: dict  # what the other has instead
-    names: tuple  # both in a sentence
     paper: dict = {}  # {column: (row, row) of PAPER}
 
 
@@ -1029,7 +1047,6 @@ LEADS = {
     "S4 over Transformer": Lead(
         "s4",
         {"model": "transformer"},
-        ("S4", "the Transformer"),
         {
             "none": ("S4, from scratch", "Transformer, from scratch"),
             "causal": ("S4, from scratch", "Transformer, causal SPT"),
@@ -1038,13 +1055,10 @@ LEADS = {
     "S4 over rotary": Lead(
         "s4",
         {"model": "rotary"},
-        ("S4", "the rotary Transformer"),
         {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")},
     ),
-    "S4, structured over random": Lead("s4", {"init": "random"}, ("S4's structured start", "a random one")),
-    "DLR, structured over random": Lead(
-        "dlr", {"init": "random"}, ("DLR's structured start", "a random one")
-    ),
+    "S4, structured over random": Lead("s4", {"init": "random"}),
+    "DLR, structured over random": Lead("dlr", {"init": "random"}),
 }
 
 
@@ -1064,7 +1078,7 @@ def print_leads(title, cells, task):
     """A table of LEADS: a row what both models have, a column an objective, first the paper's numbers. Of
     rates that were tried only those with more seeds than the table's own."""
     lines = []
-    for heading, (model, twin, _, paper) in LEADS.items():
+    for heading, (model, twin, paper) in LEADS.items():
         rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
         for (arm, column), pair in found.items():
             rates = RATES_OF & pair[0][0]["changes"].keys()
@@ -1132,7 +1146,8 @@ def print_papers(args, both, names):
     if args.report and not args.all_tiers:
         small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
         by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
-        print_short(tables.SMALL, {task: by_own_rates(cells_of(found)) for task, found in by_task.items()})
+        print(f"{tables.SMALL}\n" if by_task else "")
+        print_short({task: by_own_rates(cells_of(found)) for task, found in by_task.items()})
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     tables.print_bests(tables.best_printed(PAPER, TASKS), {}, rules, data.TITLES)

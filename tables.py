@@ -164,17 +164,21 @@ OUR_READING = (
 )
 SHORT = "In short (points ahead ± standard error):"
 SMALL = "What the small runs of the mini tier say:"
-SIDES = "ahead of, behind, level with, not told apart"  # of a Gap
+WORDS = "### Words"
 MEANINGS = {  # of words in any report
     "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
     '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
-    SIDES: "ahead, behind: the 95 % interval lies on one side of 0; "
-    f"level: within {records.GAP:g} points; not told apart: neither",
-    "reading": "what the 95 % interval says of the paper's gap, by the rule of docs/claims.md",
+    "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, on Image of a JPEG copy; on ListOps a rule by hand",
     "sums guessed": "a rule that does not know sums at the root, as paper A's models",
-    "[B]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
-    "of two models, one of them",
+    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
+    "a difference: so is one of its two models, or both",
+    "same sign": "our whole 95 % interval lies on the side of 0 where the paper's gap is",
+    "opposite sign": "it lies on the other side of 0",
+    "no difference": f"of a gap of at most {records.GAP:g} points in the paper: it lies within "
+    f"±{records.GAP:g} points",
+    "differs": f"of such a gap: it lies outside of ±{records.GAP:g} points",
+    "inconclusive": "none of these readings",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -188,21 +192,21 @@ the paper by.
 
 
 def explain(text, meanings, above=ABOVE):
-    """Print a text below what its words mean; above: what its numbers mean. meanings: {words: meaning}; of
-    "S4D, LRU" only what stands in the text is explained."""
+    """Print a text, above it what its numbers mean, below it what its words mean. meanings: {words: meaning};
+    of "S4D, LRU" only what stands in the text is explained."""
     print(f"{above}\n" if " ± " in text else "", end="")
+    print(text, end="")
     lines = []
     for words, meaning in meanings.items():
         if known := ", ".join(word for word in words.split(", ") if word in text):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
-    print("\n".join([*lines, "\n"]) if lines else "", end="")
-    print(text, end="")
+    print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
 
 
 def report(
     args, script, title, tasks, titles, paper,
-    *, also=None, short=None, floors=None, leads=None, apart=None, meanings=None, first="",
+    *, also=None, short=None, floors=None, leads=None, apart=None, meanings=None, first="", more=None,
 ):  # fmt: skip
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -215,6 +219,7 @@ def report(
     apart           record -> whether the script prints it in a table of its own
     meanings        {words: what they mean}; printed above the tables that they stand in
     first           the flags of a cell to begin with at full size
+    more            what prints further tables of the script, before the words are explained
     """
     if args.smoke:
         return
@@ -260,6 +265,8 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
+        if more:
+            more()
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
@@ -284,7 +291,10 @@ def tiers_of(args, yours, ours):
 def print_elsewhere(args, script, tiers, ours):
     """Where those of this repository's tables are that the report has left out. ours: the tiers of its
     records."""
-    left = {"mini": ("of the mini tier", "--mini"), "reduced": ("at reduced budgets", "--all-tiers")}
+    left = {
+        "mini": ("of the mini tier", "--mini"),
+        "reduced": ("with fewer epochs or examples than the paper's", "--all-tiers"),
+    }
     if args.report and not args.mini:
         for where, flag in (words for tier, words in left.items() if tier in ours and tier not in tiers):
             print(f"Runs {where}: python {Path(script).name} --report {flag}")
@@ -457,17 +467,8 @@ class Gap(NamedTuple):
             return ""
         if self.seeds < records.SEEDS:
             return records.FEW
-        return records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
-
-    @property
-    def side(self):
-        """Where that interval lies, in words; "" of too few seeds and at other tiers."""
-        if self.tier != "mini" or self.seeds < records.SEEDS:
-            return ""
-        low, high = self.interval
-        if -records.GAP <= low and high <= records.GAP:
-            return "level with"
-        return "ahead of" if low > 0 else "behind" if high < 0 else "not told apart from"
+        ends = records.interval(*records.difference(*self.groups), self.tier, [self.task])
+        return records.read_interval(self.paper, *ends, all(map(at_bag, self.groups)))
 
     @property
     def tier(self):
@@ -478,24 +479,14 @@ class Gap(NamedTuple):
         return min(map(len, self.groups))
 
     @property
-    def interval(self):
-        return records.interval(*records.difference(*self.groups), self.tier, [self.task])
-
-    @property
     def length(self):
         """A key to sort by: trainings on all examples first, and the longest first."""
         return "limit" in self.groups[0][0]["changes"], -self.epochs, self.words
 
     @property
-    def budget(self):
-        """ "after 30 epochs", "with 5,000 examples, 36 epochs": the training in words."""
-        plain = f"{self.epochs} epochs"
-        return f"after {plain}" if self.words in ("", plain) else f"with {self.words}"
-
-    @property
     def bag(self):
-        """ " [B]" where one of both has learnt little, see at_bag."""
-        return " [B]" * any(map(at_bag, self.groups))
+        """ " [bag]" where one of both has learnt little, see at_bag."""
+        return " [bag]" * any(map(at_bag, self.groups))
 
 
 def gaps_of(leads, found, tasks, paper):
@@ -561,20 +552,22 @@ def in_sentence(one, other):
 
 
 def answer(one, other, gaps):
-    """How far one row is ahead of another by each of some trainings, as a sentence, longest first; with the
-    paper's gap. Gaps of few seeds stand there only where nothing else does."""
-    told = sorted((gap for gap in gaps if gap.side), key=lambda gap: gap.length)
-    if not told:
-        words = f"{one} over {other}: {lead(*gaps[0].groups, seeds=True)}, too few seeds to say"
-    else:
-        words = f"{one} is {told[0].side} {other}"
-        for before, gap in zip([None, *told], told):
-            changed = before and gap.side != before.side
-            words += f", {re.sub(' (of|with|from)$', '', gap.side)}" if changed else " and" * bool(before)
-            words += f" {gap.budget}" * (len(told) > 1 or bool(gap.words))
-            words += f" ({lead(*gap.groups)}{gap.bag})"
+    """How far one row is ahead of another, as a sentence with the paper's gap."""
     paper = [gap.paper for gap in gaps if gap.paper is not None]
-    return words + (f"; paper {paper[0]:+.2f}" if paper else "")
+    return f"{one} over {other}: {told(gaps)}" + (f"; paper {paper[0]:+.2f}" if paper else "")
+
+
+def told(gaps, marks=True):
+    """ "+0.2 ± 0.7 (30 epochs: no difference), +6.7 ± 1.4 (10 epochs: differs)": gaps of some trainings with
+    their readings, the longest first. Those of few seeds stand there only where nothing else does. marks:
+    whether [bag] stands there."""
+    parts, enough = [], [gap for gap in gaps if gap.seeds >= records.SEEDS]
+    shown = sorted(enough or gaps, key=lambda gap: gap.length)
+    for gap in shown:
+        budget = (gap.words or f"{gap.epochs} epochs") if len(shown) > 1 or gap.words else ""
+        behind = ": ".join(filter(None, [budget, gap.reading]))
+        parts.append(lead(*gap.groups, seeds=not enough) + gap.bag * marks + f" ({behind})" * bool(behind))
+    return ", ".join(parts)
 
 
 def paper_gaps(leads, shown, titles, tasks, paper):
@@ -667,7 +660,7 @@ def lines_of(yours, ours, paper, at, bare=()):
         notes += filter(None, [note, other])
         label = first[key]["row"]
         numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
-        marked = label + " [B]" * at_bag(theirs or mine)
+        marked = label + " [bag]" * at_bag(theirs or mine)
         lines.append([marked, *numbers, to_paper(mine or theirs, paper_at(paper, label, at))])
     return lines, notes
 
