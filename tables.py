@@ -173,12 +173,11 @@ MEANINGS = {  # of words in any report
     "sums guessed": "a rule that does not know sums at the root, as paper A's models",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
     "a difference: so is one of its two models, or both",
-    "same sign": "our whole 95 % interval lies on the side of 0 where the paper's gap is",
-    "opposite sign": "it lies on the other side of 0",
-    "no difference": f"of a gap of at most {records.GAP:g} points in the paper: it lies within "
-    f"±{records.GAP:g} points",
-    "differs": f"of such a gap: it lies outside of ±{records.GAP:g} points",
-    "inconclusive": "none of these readings",
+    "same sign": "our 95 % interval lies wholly on the side of 0 where the paper's gap is",
+    "opposite sign": "our interval lies wholly on the other side of 0",
+    "no difference": f"the paper's gap is at most {records.GAP:g} points, and our interval lies within that",
+    "differs": f"the paper's gap is at most {records.GAP:g} points, and our whole interval is beyond that",
+    "inconclusive": "our interval allows more than one reading",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -247,8 +246,9 @@ def report(
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
-            printed_gaps = paper_gaps(leads or {}, shown, titles, tasks, paper) if full else []
-            print_list(SHORT, [*printed_gaps, *answers(gaps, leads or {}, titles)])
+            if full:
+                print_paper_gaps(leads or {}, shown, short or titles, tasks, paper)
+            print_list(SHORT, answers(gaps, leads or {}, titles))
             if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
@@ -293,7 +293,7 @@ def print_elsewhere(args, script, tiers, ours):
     records."""
     left = {
         "mini": ("of the mini tier", "--mini"),
-        "reduced": ("with fewer epochs or examples than the paper's", "--all-tiers"),
+        "reduced": ("with fewer epochs or examples", "--all-tiers"),
     }
     if args.report and not args.mini:
         for where, flag in (words for tier, words in left.items() if tier in ours and tier not in tiers):
@@ -570,14 +570,14 @@ def told(gaps, marks=True):
     return ", ".join(parts)
 
 
-def paper_gaps(leads, shown, titles, tasks, paper):
-    """The gaps that the paper's table has, a line a lead."""
+def print_paper_gaps(leads, shown, short, tasks, paper):
+    """A table of the gaps that the paper's table has: a row a lead, a column a task."""
     lines = []
     for name, pair in leads.items():
-        known = {titles[task]: paper_gap(pair, paper, tasks, task) for task in shown}
-        places = (f"{points:+.2f} on {title}" for title, points in known.items() if points is not None)
-        lines += [f"the paper, {name}: {text}"] if (text := ", ".join(places)) else []
-    return lines
+        known = (paper_gap(pair, paper, tasks, task) for task in shown)
+        lines.append([name, *("" if points is None else f"{points:+.2f}" for points in known)])
+    if lines := [line for line in lines if any(line[1:])]:
+        print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
 
 
 def print_bests(papers, here, rules, titles):
