@@ -118,12 +118,12 @@ def tally(judged, width):
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in expecting)
     after = (
-        "How many rows of each sentence. As said: *same sign* or *no difference*. Differs: by more than "
-        f"{GAP:g} points where less is expected; such a row can fit its sentence all the better, as its "
-        "words then say. Opposite: *opposite sign*. Open: *inconclusive*, though the interval may lie on one "
-        "side of 0; or too few seeds, not run, all at the bag. Of intervals of 95 % one in twenty misses: of "
-        f"the {read} that were read, about {read / 20:.0f}. Nothing is corrected for that. Many rows share "
-        "runs."
+        "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
+        f"Differs: by more than {GAP:g} points where less is expected; such a row can fit its sentence all "
+        "the better, as its words then say. Opposite: *opposite sign*. Open: *inconclusive*, though the "
+        "interval may lie on one side of 0; or too few seeds, not run, all at the bag. Of intervals of "
+        f"95 % one in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is "
+        "corrected for that. Many rows share runs."
     )
     table = tables.markdown(["who says what, in short", *kinds, "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
@@ -320,18 +320,17 @@ def report_of(script, *flags, figures=None):
     finally:
         os.environ.pop("COLUMNS") if usual is None else os.environ.update(COLUMNS=usual)
     lines = printed.getvalue().splitlines()
-    text = "\n".join(line for line in lines if not line.startswith(("figure: ", "Runs ")))
+    text = "\n".join(line for line in lines if not line.startswith(("figure: ", "Runs ", "What the mini")))
     return re.sub(r"\n{3,}", "\n\n", text).strip()
 
 
 def sections_of(script, *flags, figures=None):
     """The sections of a script's report that have a table, each from its heading on; the first with what
     its words mean. figures: see report_of."""
-    printed = report_of(script, *flags, figures=figures)
+    printed, _, words = report_of(script, *flags, figures=figures).partition(f"\n{tables.WORDS}\n\n")
     found = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
     found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
     before, *_ = re.split(r"^### ", printed, maxsplit=1, flags=re.MULTILINE)
-    _, _, words = printed.partition(f"{tables.WORDS}\n\n")
     if found and script in EXPLAINED:
         found[0] = found[0].replace("\n", f"\n\n{words or before}\n\n", 1)
     return [re.sub(r"\n{3,}", "\n\n", text) for text in found]

@@ -254,7 +254,7 @@ def of_the_dial(found):
     return dials
 
 
-ABOVE = "Test accuracy in %, the mean of 3 seeds, or of (their number).\n"
+NUMBERS = "standard error. Accuracies are of the test set in %, the mean of 3 seeds, or of (their number)"
 MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
@@ -286,7 +286,7 @@ def report(args):
             print_not_run(ours)
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells)
-    tables.explain(printed.getvalue(), MEANINGS, ABOVE)
+    tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found and args.mini:

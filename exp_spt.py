@@ -780,7 +780,7 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-ABOVE = "Test accuracy in %: mean ± standard error; of 3 seeds, or (their number).\n"
+NUMBERS = "test accuracy in %: mean ± standard error; of 3 seeds, or (their number)"
 MEANINGS = {  # words of the tables
     "Transformer": 'with sinusoidal positions; "rotary": with rotary ones',
     "scratch": "trained on labels alone",
@@ -790,6 +790,7 @@ MEANINGS = {  # words of the tables
     "in their place",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "the recipe": "as printed below, nothing changed",
+    "18 + 2 epochs, 12 + 4 epochs, 4 + 4 epochs": "of SPT, and then of labels",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
     "it adds": "above the same model from scratch, as many steps; in points",
@@ -839,7 +840,7 @@ def report(args):
                     print_rates(f"{data.TITLES[task]}, other rates", searched)
             if tier == "paper":
                 print_papers(args, both, names)
-    tables.explain(printed.getvalue(), MEANINGS, ABOVE)
+    tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
         print("What the mini runs say about the paper: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, ran_at[1])
@@ -869,7 +870,10 @@ def print_short(plain):
         for way in ways
         if (line := gain(plain[task], task, way))
     ]
-    tables.print_list("Does SPT help? Points above the same model from scratch ± standard error:", gains)
+    tables.print_list(
+        "Does SPT help? In points above training from scratch for as many epochs:",
+        gains,
+    )
     for question, names in QUESTIONS.items():
         lines = [
             f"{data.TITLES[task]}, {WAYS[way]}, {name}: {tables.told(gaps)}"
@@ -886,9 +890,9 @@ def gain(cells, task, way):
     for words, rows in by_heading(cells).items():
         for label, columns in rows.items():
             if ", " not in label and way in columns and "none" in columns:
-                epochs = both_halves(columns[way][0]).get("epochs", 0)
-                pair = columns[way], columns["none"]
-                gaps.setdefault(label, []).append(tables.Gap(task, words, pair, epochs))
+                pair, (first, *_) = (columns[way], columns["none"]), columns[way]
+                gap = tables.Gap(task, words, training(first), total(first), pair)
+                gaps.setdefault(label, []).append(gap)
     text = "; ".join(f"{model} {tables.told(found, marks=False)}" for model, found in gaps.items())
     paper = paper_lead(GAINS[way], task) if way in GAINS else ""
     return f"{WAYS[way]}: {text}" + f"; paper B, Transformer {paper}" * bool(paper) if text else ""
@@ -899,10 +903,25 @@ def after(cells, task, way, lead):
     gaps = []
     for arm, column, *groups in leads_of(cells, lead.model, lead.twin):
         if column == way:
-            epochs, label = both_halves(groups[0][0]).get("epochs", 0), arm.label(share=False)
-            words = [label.removeprefix(NAMES[lead.model])[2:], *arm.headings(cells)]
-            gaps.append(tables.Gap(task, ", ".join(filter(None, words)), groups, epochs, 0.0))
+            first, label = groups[0][0], arm.label(share=False).removeprefix(NAMES[lead.model])[2:]
+            words, budget = (
+                ", ".join(filter(None, [label, *of])) for of in (arm.headings(cells), [training(first)])
+            )
+            gaps.append(tables.Gap(task, words, budget, total(first), groups, 0.0))
     return gaps
+
+
+def total(record):
+    """The epochs of both halves of a training."""
+    return both_halves(record).get("epochs", 0)
+
+
+def training(record):
+    """ "18 + 2 epochs, ssm_lr 0.001": the epochs of SPT and of labels, and what else was changed."""
+    labels = record["hp"].get("train", {}).get("epochs", 0)
+    before = f"{total(record) - labels:g} + " if record["hp"].get("pretrain") else ""
+    others = {k: v for k, v in record["changes"].items() if k not in ("epochs", *RATES_OF)}
+    return ", ".join(filter(None, [f"{before}{labels:g} epochs", records.in_words(others)]))
 
 
 def print_arms(cells, plain, found):
@@ -910,7 +929,7 @@ def print_arms(cells, plain, found):
     records; cells, plain: cells_of and by_own_rates of them."""
     task = found[0]["task"]
     print_ways(plain)
-    inputs = "grey values as numbers" if task in MEAN_STD else None
+    inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
     tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found), by_arm)
     print_beside(cells, task)

@@ -153,31 +153,31 @@ def at_bag(group):
 
 # ------------------------------------------------------------------------------------------ the report
 
-ABOVE = """\
-Test accuracy in %: mean ± standard error (number of seeds). The error is by the
-seeds of a row, by those of all rows of its task, or by the size of the test
-set, whichever is largest. Cost: CPU time of a run; on a GPU, or where that is
-unknown, wall time.
-"""
+NUMBERS = (
+    "test accuracy in %: mean ± standard error (number of seeds). The error is by the seeds of a row, by "
+    "those of all rows of its task, or by the size of the test set, whichever is largest. Cost: CPU time of "
+    "a run; on a GPU, or where that is unknown, wall time"
+)
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORT = "In short (points ahead ± standard error):"
+SHORT = "In short (numbers: points ahead ± standard error):"
 SMALL = "What the small runs of the mini tier say:"
-WORDS = "### Words"
+WORDS = "What the numbers and words mean:"
 MEANINGS = {  # of words in any report
     "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
     '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
     "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, on Image of a JPEG copy; on ListOps a rule by hand",
     "sums guessed": "a rule that does not know sums at the root, as paper A's models",
-    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
-    "a difference: so is one of its two models, or both",
+    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. After "
+    "a difference: one of its two models is, or both are",
     "same sign": "our 95 % interval lies wholly on the side of 0 where the paper's gap is",
     "opposite sign": "our interval lies wholly on the other side of 0",
     "no difference": f"the paper's gap is at most {records.GAP:g} points, and our interval lies within that",
     "differs": f"the paper's gap is at most {records.GAP:g} points, and our whole interval is beyond that",
-    "inconclusive": "our interval allows more than one reading",
+    "inconclusive": f"our interval crosses the line that decides: 0, or of a paper's gap of at most "
+    f"{records.GAP:g} points one of ±{records.GAP:g}",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -190,13 +190,12 @@ the paper by.
 """
 
 
-def explain(text, meanings, above=ABOVE):
-    """Print a text, above it what its numbers mean, below it what its words mean. meanings: {words: meaning};
-    of "S4D, LRU" only what stands in the text is explained."""
-    print(f"{above}\n" if " ± " in text else "", end="")
+def explain(text, meanings, numbers=NUMBERS):
+    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
+    only what stands in the text is explained."""
     print(text, end="")
     lines = []
-    for words, meaning in meanings.items():
+    for words, meaning in ({"±": numbers} | meanings).items():
         if known := ", ".join(word for word in words.split(", ") if word in text):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
@@ -456,8 +455,9 @@ class Gap(NamedTuple):
 
     task: str
     words: str  # what was changed in the table's recipe
+    budget: str  # the training in words, changed or not
+    epochs: int  # how long it was
     groups: tuple  # the records of the one and of the other
-    epochs: int  # how long both were trained
     paper: float | None = None  # the paper's gap in points, whatever was changed
 
     @property
@@ -465,18 +465,32 @@ class Gap(NamedTuple):
         """What the 95 % interval of a mini gap says of the paper's, see records.read_interval."""
         if self.paper is None or self.tier != "mini":
             return ""
-        if self.seeds < records.SEEDS:
+        if self.few:
             return records.FEW
-        ends = records.interval(*records.difference(*self.groups), self.tier, [self.task])
-        return records.read_interval(self.paper, *ends, all(map(at_bag, self.groups)))
+        return records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
+
+    @property
+    def side(self):
+        """ "ahead" or "behind", or what says neither."""
+        low, high = self.interval
+        return "ahead" if low > 0 else "behind" if high < 0 else "neither ahead nor behind"
 
     @property
     def tier(self):
         return self.groups[0][0]["tier"]
 
     @property
-    def seeds(self):
-        return min(map(len, self.groups))
+    def says(self):
+        return self.reading or self.side
+
+    @property
+    def few(self):
+        """Whether one of both has too few seeds for a reading."""
+        return min(map(len, self.groups)) < records.SEEDS
+
+    @property
+    def interval(self):
+        return records.interval(*records.difference(*self.groups), self.tier, [self.task])
 
     @property
     def length(self):
@@ -507,8 +521,9 @@ def gaps_of(leads, found, tasks, paper):
             if twin and changes.keys() != {"lr"}:
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
-                epochs = one[place][0]["hp"]["train"].get("epochs", 0)
-                gaps[name].append(Gap(task, words, groups, epochs, paper_gap(pair, beside, tasks, task)))
+                epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
+                gap = paper_gap(pair, beside, tasks, task)
+                gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
 
@@ -533,11 +548,12 @@ def print_leads(gaps, titles):
 
 
 def answers(gaps, leads, titles):
-    """What gaps_of say, a sentence a lead and task."""
+    """What gaps_of say, a sentence a lead, see in_words."""
     lines = []
     for name, pair in leads.items():
-        for task, group in records.grouped(gaps[name], lambda gap: gap.task).items():
-            lines.append(f"{titles[task]}: {answer(*in_sentence(*pair), group)}")
+        if by_task := records.grouped(gaps[name], lambda gap: gap.task):
+            one, other = in_sentence(*pair)
+            lines.append(f"{one} over {other}: {in_words(by_task.values(), titles)}")
     return lines
 
 
@@ -551,22 +567,65 @@ def in_sentence(one, other):
     return one, other
 
 
-def answer(one, other, gaps):
-    """How far one row is ahead of another, as a sentence with the paper's gap."""
-    paper = [gap.paper for gap in gaps if gap.paper is not None]
-    return f"{one} over {other}: {told(gaps)}" + (f"; paper {paper[0]:+.2f}" if paper else "")
+ANSWERS = {  # {reading: how it is said}
+    records.SAME: "{side} on {tasks}, as in the paper",
+    records.OPPOSITE: "{side} on {tasks}, against the paper",
+    records.EQUAL: "level on {tasks}, as in the paper",
+    records.DIFFERS: "{side} on {tasks}, where the paper has both level",
+    records.OPEN: "inconclusive on {tasks}",
+    records.BAG: "both at the bag on {tasks}",
+    records.FEW: "too few seeds on {tasks}",
+    "": "{side} on {tasks}",  # of which the paper has no numbers
+}
+
+
+def in_words(groups, titles):
+    """ "level on Text (+0.2 ± 0.7, 30 epochs; 10 epochs: differs; paper +0.37), as in the paper": the Gaps of
+    each task. The longest training counts; others stand there where they say something else."""
+    said = {}
+    for group in groups:
+        first, *others = longest_first(group)
+        budget = first.budget if others or first.words else ""
+        parts = [", ".join(filter(None, [lead(*first.groups, seeds=first.few) + first.bag, budget]))]
+        parts += [f"{gap.budget}: {gap.says}" for gap in others if gap.says != first.says]
+        parts += after_last(first)
+        parts += [] if first.paper is None else [f"paper {first.paper:+.2f}"]
+        side = "" if first.few else first.side
+        easy = "; an easy level" * ((first.tier, first.task) in OTHER_TASK)
+        reading = first.reading or records.FEW * first.few
+        said.setdefault((reading, side), []).append(f"{titles[first.task]} ({'; '.join(parts)}{easy})")
+    return "; ".join(
+        ANSWERS[reading].format(side=side, tasks=listed(tasks)) for (reading, side), tasks in said.items()
+    )
+
+
+def listed(words):
+    """ "a, b and c" """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def longest_first(gaps):
+    """Gaps in the order of their trainings, see Gap.length; those of few seeds only where nothing else is."""
+    return sorted([gap for gap in gaps if not gap.few] or gaps, key=lambda gap: gap.length)
+
+
+def after_last(gap):
+    """["after the last epoch +0.5"] of runs of full size that keep it, else []."""
+    kept = [[r["test_acc_last"] for r in group if "test_acc_last" in r] for group in gap.groups]
+    if gap.tier != "paper" or not all(kept):
+        return []
+    one, other = map(statistics.mean, kept)
+    return [f"after the last epoch {signed(100 * (one - other))}"]
 
 
 def told(gaps, marks=True):
-    """ "+0.2 ± 0.7 (30 epochs: no difference), +6.7 ± 1.4 (10 epochs: differs)": gaps of some trainings with
-    their readings, the longest first. Those of few seeds stand there only where nothing else does. marks:
-    whether [bag] stands there."""
-    parts, enough = [], [gap for gap in gaps if gap.seeds >= records.SEEDS]
-    shown = sorted(enough or gaps, key=lambda gap: gap.length)
+    """ "+0.2 ± 0.7 (12 + 4 epochs: no difference), +4.2 ± 1.6 (4 + 4 epochs: inconclusive)": gaps of some
+    trainings with their readings, see longest_first. marks: whether [bag] stands there."""
+    parts, shown = [], longest_first(gaps)
     for gap in shown:
-        budget = (gap.words or f"{gap.epochs} epochs") if len(shown) > 1 or gap.words else ""
+        budget = gap.budget if len(shown) > 1 or gap.words else ""
         behind = ": ".join(filter(None, [budget, gap.reading]))
-        parts.append(lead(*gap.groups, seeds=not enough) + gap.bag * marks + f" ({behind})" * bool(behind))
+        parts.append(lead(*gap.groups, seeds=gap.few) + gap.bag * marks + f" ({behind})" * bool(behind))
     return ", ".join(parts)
 
 

@@ -623,15 +623,16 @@ def test_a_sentence_says_how_far_a_row_is_ahead_after_the_longest_training_first
         rows = dict(tier="mini", changes=changes, hp={"model": {}, "train": {"epochs": epochs}})
         rows["test"] = 100 if "limit" in changes else 10_000
         ours += seeds(*[one] * n, row="K=31", cell={"kernel": 31}, **rows) + seeds(*[other] * n, **rows)
-    told = "Text: K=31 over K=5: +0.0 ± 0.4 (9 epochs: no difference), +10.0 ± 0.4 (4 epochs: differs), "
-    told += "-10.0 ± 0.4 (2 epochs: differs), +0.0 ± 4.0 (9 examples, 20 epochs: inconclusive); "
+    told = (
+        "level on Text (+0.0 ± 0.4, 9 epochs; 4 epochs: differs; 2 epochs: differs; 9 examples, 20 epochs: "
+    )
+    told += "inconclusive; paper +0.37), as in the paper"
     _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert f"- {told}paper +0.37 |" in " ".join(out.split())
+    assert f"- K=31 over K=5: {told} |" in " ".join(out.split())
     few = [r for r in ours if "limit" in r["changes"]][1:]
     _, out = reported([], few, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert "- Text: K=31 over K=5: +0.0 ± 4.5 (2) (9 examples, 20 epochs: too few seeds); paper" in " ".join(
-        out.split()
-    )
+    told = "too few seeds on Text (+0.0 ± 4.5 (2), 9 examples, 20 epochs; paper +0.37)"
+    assert f"- K=31 over K=5: {told} |" in " ".join(out.split())
 
 
 def test_a_rule_of_the_mini_tier_stands_beside_the_best_network_of_its_task(reported, monkeypatch):

@@ -553,9 +553,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     said = " ".join(printed.split())
-    told = (
-        "- Text, masked SPT: Transformer -10.0 ± 0.4; S4 +10.0 ± 0.4 (64 epochs), +20.0 ± 0.4 (9 epochs, 75"
-    )
+    told = "- Text, masked SPT: Transformer -10.0 ± 0.4; S4 +10.0 ± 0.4 (32 + 32 epochs), +20.0 ± 0.4 ("
     assert told in said and "S4 over Transformer: +30.0 ± 0.4 (differs) Does the start" in said
     assert "- Text, masked SPT, S4, structured over random: +20.0 ± 0.4 (differs) Who" in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
