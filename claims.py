@@ -159,8 +159,16 @@ def plot(pairs, path):
         at, face = pair.row.expected, "white" if pair.reading in (OPEN, BAG) else color
         reach = [[abs(x - points)] for x in ends]
         axis.errorbar(at, points, reach, fmt="o", color=color, markerfacecolor=face, elinewidth=1)
+    places, step = [], (high - low) / 26  # the height of a line of text
+    for pair in sorted(pairs, key=lambda pair: pair.numbers[0]):
         if pair.reading == OPPOSITE:
-            axis.annotate(pair.row.words, (at, points), (6, -3), textcoords="offset points", fontsize=8)
+            at, y = pair.row.expected, pair.numbers[0]
+            near = [other for x, other in places if abs(x - at) < end / 3 and y - other < step]
+            y = max([y, *(other + step for other in near)])  # above names that it would cover
+            places.append((at, y))
+            axis.annotate(
+                pair.row.words, (at, y), (7, 0), textcoords="offset points", fontsize=8, va="center"
+            )
     axis.set(xlim=(0, end), ylim=(low, high), xlabel="the paper's gap, at full size (points)")
     axis.set_ylabel("the same gap here, mini (points; 95 % interval)")
     axis.set_title(

@@ -317,10 +317,10 @@ def in_words(name, tier, cells):
         bags = [group for row, group in groups.items() if row.model == "bag"]
         models = [row for row in groups if row.model != "bag"]
         low = [row.label(False) for row in models if bags and records.at_bag(groups[row], bags[0])]
-        near = f"at the bag's level: {', '.join(low)}" if low else ""
+        near = f"at the bag's level {'are' if low[1:] else 'is'} {tables.listed(low)}" if low else ""
         if order == 1:
             if near:
-                yield f"{title}, its own order: {near}"
+                yield f"{title}, its own order: {near} already"
             continue
         gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in models)
         if gaps:
@@ -349,7 +349,8 @@ def print_dial(name, tier, yours, ours):
         rows = dict.fromkeys(row for row, _ in cells)
         plain = not any(row.techniques for row in rows)
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
-        print(f"{whose}{', no techniques' if plain else ''}. --stride S: {L} / S apart.")
+        print(f"{whose}{', no techniques' if plain else ''}.")
+        print(f"At --stride S neighbours stand {L} / S apart.")
         print(f"Standard errors are {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [

@@ -233,7 +233,7 @@ NOTES = """\
 ✗: chance; it counts as 50 in the averages, which are as the paper prints them.
 More numbers of the paper:
 
-    S4, scratch     the four cells above have 82.86 on average, printed is 82.80
+    S4, scratch     its four cells average 82.86; the paper prints 82.80
     S4 on sCIFAR    91.7 in one table, 91.8 in another
     DLR, Table 7    from scratch about 77 on average, the better of two starts
     S4, masked SPT  its cells on six tasks are not legible in our copy
@@ -794,7 +794,7 @@ MEANINGS = {  # words of the tables
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
     "it adds": "above the same model from scratch, as many steps; in points",
-    "restores": "of Image % of the variance, of others % of the symbols",
+    "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -850,11 +850,11 @@ def report(args):
 
 
 QUESTIONS = {  # what a reader asks first: the names of LEADS
-    "Is S4 still ahead after SPT? Paper B: hardly; here in points, read against 0:": (
+    "Is S4 still ahead after SPT? Paper B: hardly. In points, read as if it printed 0:": (
         "S4 over Transformer",
         "S4 over rotary",
     ),
-    "Does the start of a state space matter after SPT? Paper B: hardly; the same:": (
+    "Does the start of a state space matter after SPT? Paper B: hardly. Read alike:": (
         "S4, structured over random",
         "DLR, structured over random",
     ),
