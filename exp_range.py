@@ -350,8 +350,8 @@ def print_dial(name, tier, yours, ours):
         plain = not any(row.techniques for row in rows)
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
         print(f"{whose}{', no techniques' if plain else ''}.")
-        print(f"At --stride S neighbours stand {L} / S apart.")
-        print(f"Standard errors are {min(errors):.1f} to {max(errors):.1f}.\n")
+        print(f"At --stride S neighbours stand {L} / S apart.", end=" ")
+        print(f"Standard errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [
                 [row.label(not plain), *(tables.mean_of(cells.get((row, s))) for s in part)] for row in rows
