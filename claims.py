@@ -234,18 +234,18 @@ training ended: docs/claims.md says which.
 
 
 def show_all(judged, pairs):
-    """Print how often the papers' and our sentences came, what the pairs say, and all rows below their
-    headings."""
-    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
+    """Print what the pairs say, how often the papers' and our sentences came, all rows below their headings,
+    and how to read them."""
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
-    print(READ)
+    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
     print(f"{'reading':15} {' here [95 %]':20} expected\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
         for one in group:
             show(one)
         print()
+    print(READ, end="")
 
 
 def table_of(group):
