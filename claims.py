@@ -15,6 +15,7 @@ import math
 import os
 import re
 import shutil
+import statistics
 import tempfile
 import textwrap
 from pathlib import Path
@@ -74,29 +75,33 @@ def apart(pairs):
 
 
 def count_table(pairs):
-    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading."""
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading, and how
+    large ours are beside the paper's, their median."""
     wide = apart(pairs)
     parts = {
         f"above {FAR:g} points": [pair for pair in wide if pair.row.expected > FAR],
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"as in the paper": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (OPEN, BAG)}
+    kinds = {"same / level": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (OPEN, BAG)}
     lines = []
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
-        lines.append([name, len(part), *counts])
-    return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
+        ratios = [pair.numbers[0] / pair.row.expected for pair in part if pair in wide]
+        share = f"{100 * statistics.median(ratios):.0f} %" if ratios else ""
+        lines.append([name, len(part), *counts, share])
+    return tables.markdown(["gap in the paper", "pairs", *kinds, "size"], lines)
 
 
 def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
-    before += "Both by the recipe of the table. Is their gap as in the paper?"
+    before += "Both by the recipe of the table. Does their gap have the paper's sign?"
     after = (
-        f"As in the paper: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at the bag. "
+        f"Same: the same sign. Level: of a gap of at most {GAP:g} points, no difference. Otherwise: the "
+        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at the bag. Size: "
+        f"ours as a part of the paper's, the median. "
         f"These {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
@@ -111,8 +116,10 @@ def tally(judged, width):
         found = [sum(one.reading in kind for one in group) for kind in kinds.values()]
         return [name, *found, len(group) - sum(found)]
 
-    expecting, lines = [one for one in judged if one.row.expected is not None], []
-    for who, group in records.grouped(expecting, lambda one: one.row.heading.who).items():
+    expecting = [one for one in judged if one.row.expected is not None]
+    # Rival guesses exclude each other, so that a sum of them says nothing.
+    lines, summed = [], [one for one in expecting if one.row.heading.who != "rivals"]
+    for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         lines.append(counts(f"{rule.SAYS[who]}, all", group))
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
@@ -233,19 +240,20 @@ training ended: docs/claims.md says which.
 """
 
 
-def show_all(judged, pairs):
-    """Print what the pairs say, how often the papers' and our sentences came, all rows below their headings,
-    and how to read them."""
+def show_all(judged, pairs, everything=True):
+    """Print what the pairs say, how often the papers' and our sentences came, and rows below their headings:
+    everything, or those of the papers."""
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
+    print(READ)
     print(f"{'reading':15} {' here [95 %]':20} expected\n")
-    for said, group in records.grouped(judged, lambda one: one.row.heading).items():
+    shown = [one for one in judged if everything or one.row.heading.who in ("A", "B")]
+    for said, group in records.grouped(shown, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
         for one in group:
             show(one)
         print()
-    print(READ, end="")
 
 
 def table_of(group):
@@ -378,9 +386,10 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        show_all([one for one in judged if one.seeds or not args.out], pairs)
+        show_all([one for one in judged if one.seeds or not args.out], pairs, everything=bool(args.out))
         if not args.out:
-            print("\nThese are this repository's runs. For yours: python claims.py --out runs")
+            print("Our guesses, controls and exploratory rows: docs/claims.md. All of these are this")
+            print("repository's runs. For yours: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")

@@ -321,10 +321,9 @@ def predictions(model, task, split, args):
 
 
 LEGEND = """\
-Accuracy in %, in training / on test. A rule learns next to nothing from the
-training examples, so these, being many, measure it best. ±: the standard
-error that the size of the test set gives.
-
+    train / test: accuracy in %, in training / on test. A rule learns next to
+             nothing from the training examples, so these, being many, measure
+             it best. ±: the standard error that the size of the test set gives
     greedy   the answer that the root's operation has most often
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
              digit. The median of an even number of arguments is cut to a whole
@@ -343,7 +342,6 @@ def report(args):
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
     if args.against:
         return tables.compare(args, exp, data.TITLES)
-    print(LEGEND)
     ranges = {}
     tiers = tables.tiers_of(args, *({r["tier"] for r in found if r["exp"] == exp} for found in both))
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
@@ -362,6 +360,7 @@ def report(args):
         if groups := range_groups(*both, tier):
             print_ranges(groups, tier)
             ranges[tier] = groups
+    print(f"{tables.WORDS}\n\n{LEGEND}")
     for tier, groups in ranges.items():
         plot_ranges(groups, tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
@@ -429,8 +428,8 @@ def print_passes(groups, tier):
             sides.setdefault(side, f"{side} from {letter} = {size:,} ({network + gap:.2f})")
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
-    heading = f"In training, beside the best network ({name}, {network:.2f} on test); level: "
-    heading += f"within two standard errors of the difference ({error:.2f}):"
+    heading = f"In training, beside the best network ({name}, {network:.2f} on test); level: at most "
+    heading += f"{2 * error:.2f} points away, two standard errors of the difference:"
     tables.print_list(heading, lines)
 
 

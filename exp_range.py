@@ -259,6 +259,7 @@ MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag of symbols": "K = 1: the model knows which symbols occur, not where",
+    "bag's level": "at most 2 points above a bag of symbols (K = 1), which sees no order",
     "16 apart": "former neighbours stand 16 positions apart (--stride S: with 3 it reads ABCDEF as ADBECF). "
     "In exchange others come near: what was 256 / 16 apart stands side by side. So at 64 apart a small "
     "kernel sees what was 4 apart.",
@@ -320,7 +321,7 @@ def in_words(name, tier, cells):
         near = f"at the bag's level {'are' if low[1:] else 'is'} {tables.listed(low)}" if low else ""
         if order == 1:
             if near:
-                yield f"{title}, its own order: {near} already"
+                yield f"{title}, its own order: {near}, so it has no order to lose"
             continue
         gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in models)
         if gaps:

@@ -154,15 +154,15 @@ def at_bag(group):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (number of seeds). The error is by the seeds of a row, by "
-    "those of all rows of its task, or by the size of the test set, whichever is largest. Cost: CPU time of "
-    "a run; on a GPU, or where that is unknown, wall time"
+    "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
+    "row's own seeds, by the seeds of all rows of the task, by the size of the test set. Cost: CPU time of a "
+    "run; on a GPU, or where that is unknown, wall time"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORT = "In short (numbers: points ahead ± standard error):"
-SMALL = "What the small runs of the mini tier say:"
+SHORT = "In short, what our gaps say of the paper's:"
+SMALL = "What the small runs of the mini tier say of the paper's gaps:"
 WORDS = "What the numbers and words mean:"
 MEANINGS = {  # of words in any report
     "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
@@ -215,7 +215,7 @@ def report(
     floors          {task: {name of a rule without a network: what its record has, such as its "cell"}}
     leads           {name: (row, row)}: how far is the first ahead of the second?
     apart           record -> whether the script prints it in a table of its own
-    meanings        {words: what they mean}; printed above the tables that they stand in
+    meanings        {words: what they mean}; printed below the tables that they stand in
     first           the flags of a cell to begin with at full size
     more            what prints further tables of the script, before the words are explained
     """
@@ -247,13 +247,14 @@ def report(
             gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
             if full:
                 print_paper_gaps(leads or {}, shown, short or titles, tasks, paper)
-            print_list(SHORT, answers(gaps, leads or {}, titles))
+            print_list(SHORT, answers(gaps, titles))
+            print_leads(gaps, titles)
             if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
-                print_list(SMALL, answers(gaps_below, leads or {}, titles))
+                print_list(SMALL, answers(gaps_below, titles))
+                print_leads(gaps_below, titles, "mini tier")
             print_bests(best_printed(paper, tasks) if full else {}, best_rows(yours or ours), rules, titles)
-            print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -470,18 +471,13 @@ class Gap(NamedTuple):
         return records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
 
     @property
-    def side(self):
-        """ "ahead" or "behind", or what says neither."""
-        low, high = self.interval
-        return "ahead" if low > 0 else "behind" if high < 0 else "neither ahead nor behind"
+    def share(self):
+        """Ours as a part of the paper's."""
+        return records.difference(*self.groups)[0] / self.paper
 
     @property
     def tier(self):
         return self.groups[0][0]["tier"]
-
-    @property
-    def says(self):
-        return self.reading or self.side
 
     @property
     def few(self):
@@ -533,8 +529,8 @@ def paper_gap(pair, paper, tasks, task):
     return round(printed[0] - printed[1], 2) if all(isinstance(x, float) for x in printed) else None
 
 
-def print_leads(gaps, titles):
-    """A table of gaps_of: how far is one row ahead of another?"""
+def print_leads(gaps, titles, where="here"):
+    """A table of gaps_of: how far is one row ahead of another? where: how the column of ours is called."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
@@ -544,59 +540,30 @@ def print_leads(gaps, titles):
             rows += folded([label, lead(*gap.groups, seeds=True), there, gap.reading])
         lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
+        print_table(["how far ahead, in points", where, "paper", "reading"], lines)
 
 
-def answers(gaps, leads, titles):
-    """What gaps_of say, a sentence a lead, see in_words."""
+def answers(gaps, titles):
+    """ "K=31 over K=5: Image same sign, 34 % of the size; Text differs (10 epochs), no difference (30)": what
+    gaps_of say of the paper's, a line a lead; the table's own recipe first, then longer trainings."""
     lines = []
-    for name, pair in leads.items():
-        if by_task := records.grouped(gaps[name], lambda gap: gap.task):
-            one, other = in_sentence(*pair)
-            lines.append(f"{one} over {other}: {in_words(by_task.values(), titles)}")
+    for name, of_lead in gaps.items():
+        known = [gap for gap in of_lead if gap.reading]
+        tasks = records.grouped(known, lambda gap: gap.task).items()
+        said = (f"{titles[task]} {readings_of(group)}" for task, group in tasks)
+        lines += [f"{name}: {'; '.join(said)}"] if known else []
     return lines
 
 
-def in_sentence(one, other):
-    """Two rows of a table as they stand in a sentence: what they say of techniques in words."""
-    plain = ", no techniques"
-    if other == one + plain:
-        return f"{one} with techniques", f"{one} without"
-    if one.endswith(plain) and other.endswith(plain):
-        return f"without techniques {one.removesuffix(plain)}", other.removesuffix(plain)
-    return one, other
-
-
-ANSWERS = {  # {reading: how it is said}
-    records.SAME: "{side} on {tasks}, as in the paper",
-    records.OPPOSITE: "{side} on {tasks}, against the paper",
-    records.EQUAL: "level on {tasks}, as in the paper",
-    records.DIFFERS: "{side} on {tasks}, where the paper has both level",
-    records.OPEN: "inconclusive on {tasks}",
-    records.BAG: "both at the bag on {tasks}",
-    records.FEW: "too few seeds on {tasks}",
-    "": "{side} on {tasks}",  # of which the paper has no numbers
-}
-
-
-def in_words(groups, titles):
-    """ "level on Text (+0.2 ± 0.7, 30 epochs; 10 epochs: differs; paper +0.37), as in the paper": the Gaps of
-    each task. The longest training counts; others stand there where they say something else."""
-    said = {}
-    for group in groups:
-        first, *others = longest_first(group)
-        budget = first.budget if others or first.words else ""
-        parts = [", ".join(filter(None, [lead(*first.groups, seeds=first.few) + first.bag, budget]))]
-        parts += [f"{gap.budget}: {gap.says}" for gap in others if gap.says != first.says]
-        parts += after_last(first)
-        parts += [] if first.paper is None else [f"paper {first.paper:+.2f}"]
-        side = "" if first.few else first.side
-        easy = "; an easy level" * ((first.tier, first.task) in OTHER_TASK)
-        reading = first.reading or records.FEW * first.few
-        said.setdefault((reading, side), []).append(f"{titles[first.task]} ({'; '.join(parts)}{easy})")
-    return "; ".join(
-        ANSWERS[reading].format(side=side, tasks=listed(tasks)) for (reading, side), tasks in said.items()
-    )
+def readings_of(gaps):
+    """ "differs (10 epochs), no difference (30 epochs)": the readings of a lead on one task. Those of few
+    seeds stand there only where nothing else is."""
+    budgets = {}
+    for gap in [gap for gap in gaps if not gap.few] or gaps:
+        size = f", {100 * gap.share:.0f} % of the size" if gap.reading == records.SAME else ""
+        budgets.setdefault(f"{gap.reading}{size}{gap.bag}", []).append(gap.budget)
+    only = sum(map(len, budgets.values())) == 1 and not gaps[0].words
+    return ", ".join(words if only else f"{words} ({'; '.join(at)})" for words, at in budgets.items())
 
 
 def listed(words):
@@ -607,15 +574,6 @@ def listed(words):
 def longest_first(gaps):
     """Gaps in the order of their trainings, see Gap.length; those of few seeds only where nothing else is."""
     return sorted([gap for gap in gaps if not gap.few] or gaps, key=lambda gap: gap.length)
-
-
-def after_last(gap):
-    """["after the last epoch +0.5"] of runs of full size that keep it, else []."""
-    kept = [[r["test_acc_last"] for r in group if "test_acc_last" in r] for group in gap.groups]
-    if gap.tier != "paper" or not all(kept):
-        return []
-    one, other = map(statistics.mean, kept)
-    return [f"after the last epoch {signed(100 * (one - other))}"]
 
 
 def told(gaps, marks=True):

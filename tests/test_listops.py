@@ -419,7 +419,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["window of 8", "90.00 / 95.0 ± 0.5"] in table  # of the mini tier
     one_line = " ".join(said.split())
     assert "In training, beside the best network (MEGA, 63.14 on test); level" in one_line
-    assert "two standard errors of the difference (1.09):" in one_line
+    assert "level: at most 2.18 points away, two standard errors of the difference:" in one_line
     known = (
         "window, SM known: behind from W = 0 (58.00), level from W = 16 (63.00), ahead from W = 32 (65.40) -"
     )
@@ -427,9 +427,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert "window, SM guessed: level from W = 16 (62.88) -" in one_line
     assert "prefix, SM known: behind from P = 64 (43.00)" in one_line
     assert "beside the best network (Transformer, 89.50 on test); level" in one_line
-    assert (
-        "two standard errors of the difference (0.97): - window, SM known: level from W = 8 (90" in one_line
-    )
+    assert "level: at most 1.94 points away" in one_line and "known: level from W = 8 (90" in one_line
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}

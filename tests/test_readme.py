@@ -115,7 +115,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
     judged = {(row[4], row[1], row[2]) for row in cells if len(row) == 6}
-    quoted = {(row[0], row[2], row[3]) for row in cells if len(row) == 4}
+    quoted = {(row[0], row[3], row[4]) for row in cells if len(row) == 5}
     assert len(quoted) == 8 and quoted <= judged
 
 
