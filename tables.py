@@ -544,26 +544,24 @@ def print_leads(gaps, titles, where="here"):
 
 
 def answers(gaps, titles):
-    """ "K=31 over K=5: Image same sign, 34 % of the size; Text differs (10 epochs), no difference (30)": what
-    gaps_of say of the paper's, a line a lead; the table's own recipe first, then longer trainings."""
+    """ "Text, K=31 over K=5: differs (10 epochs); no difference (30 epochs)": what gaps_of say of the
+    paper's, a line a lead and task; the table's own recipe first, then longer trainings."""
     lines = []
     for name, of_lead in gaps.items():
-        known = [gap for gap in of_lead if gap.reading]
-        tasks = records.grouped(known, lambda gap: gap.task).items()
-        said = (f"{titles[task]} {readings_of(group)}" for task, group in tasks)
-        lines += [f"{name}: {'; '.join(said)}"] if known else []
+        known = records.grouped((gap for gap in of_lead if gap.reading), lambda gap: gap.task)
+        lines += [f"{titles[task]}, {name}: {readings_of(group)}" for task, group in known.items()]
     return lines
 
 
 def readings_of(gaps):
-    """ "differs (10 epochs), no difference (30 epochs)": the readings of a lead on one task. Those of few
+    """ "differs (10 epochs); no difference (30 epochs)": the readings of a lead on one task. Those of few
     seeds stand there only where nothing else is."""
     budgets = {}
     for gap in [gap for gap in gaps if not gap.few] or gaps:
         size = f", {100 * gap.share:.0f} % of the size" if gap.reading == records.SAME else ""
         budgets.setdefault(f"{gap.reading}{size}{gap.bag}", []).append(gap.budget)
     only = sum(map(len, budgets.values())) == 1 and not gaps[0].words
-    return ", ".join(words if only else f"{words} ({'; '.join(at)})" for words, at in budgets.items())
+    return "; ".join(words if only else f"{words} ({' and '.join(at)})" for words, at in budgets.items())
 
 
 def listed(words):

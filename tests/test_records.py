@@ -623,12 +623,12 @@ def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
         rows = dict(tier="mini", changes=changes, hp={"model": {}, "train": {"epochs": epochs}})
         rows["test"] = 100 if "limit" in changes else 10_000
         ours += seeds(*[one] * n, row="K=31", cell={"kernel": 31}, **rows) + seeds(*[other] * n, **rows)
-    told = "Text differs (4 epochs; 2 epochs), no difference (9 epochs), inconclusive (9 examples, 20 epochs)"
+    told = "differs (4 epochs and 2 epochs); no difference (9 epochs); inconclusive (9 examples, 20 epochs)"
     _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert f"- wide: {told} |" in " ".join(out.split())
+    assert f"- Text, wide: {told} |" in " ".join(out.split())
     few = [r for r in ours if "limit" in r["changes"]][1:]
     _, out = reported([], few, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert "- wide: Text too few seeds (9 examples, 20 epochs) |" in " ".join(out.split())
+    assert "- Text, wide: too few seeds (9 examples, 20 epochs) |" in " ".join(out.split())
 
 
 def test_a_rule_of_the_mini_tier_stands_beside_the_best_network_of_its_task(reported, monkeypatch):
