@@ -123,12 +123,12 @@ def tally(judged, width):
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         lines.append(counts(f"{rule.SAYS[who]}, all", group))
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
-    read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in expecting)
+    read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in summed)
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
-        f"Differs: by more than {GAP:g} points where less is expected; such a row can fit its sentence all "
-        "the better, as its words then say. Opposite: *opposite sign*. Open: *inconclusive*, though the "
-        "interval may lie on one side of 0; or too few seeds, not run, all at the bag. Of intervals of "
+        f"Differs: by more than {GAP:g} points where less is expected. That is not always against the "
+        "sentence: where K = 5 is ahead of K = 31, it is enough all the more. Open: *inconclusive*, though "
+        "the interval may lie on one side of 0; or too few seeds, not run, all at the bag. Of intervals of "
         f"95 % one in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is "
         "corrected for that. Many rows share runs."
     )
@@ -388,7 +388,7 @@ def main(argv=None):
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
         show_all([one for one in judged if one.seeds or not args.out], pairs, everything=bool(args.out))
         if not args.out:
-            print("Our guesses, controls and exploratory rows: docs/claims.md. All of these are this")
+            print("Our guesses, controls and exploratory rows: docs/claims.md. These are this")
             print("repository's runs. For yours: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")

@@ -305,7 +305,10 @@ def print_not_run(ours):
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
-    tables.print_list(tables.SMALL, lines)
+    tables.print_list("What the small runs of the mini tier say:", lines)
+    for (name, tier), cells in ours.items():
+        if tier == "mini":
+            print_losses(name, tier, cells)
 
 
 def in_words(name, tier, cells):
@@ -318,16 +321,18 @@ def in_words(name, tier, cells):
         bags = [group for row, group in groups.items() if row.model == "bag"]
         models = [row for row in groups if row.model != "bag"]
         low = [row.label(False) for row in models if bags and records.at_bag(groups[row], bags[0])]
-        near = f"at the bag's level {'are' if low[1:] else 'is'} {tables.listed(low)}" if low else ""
+        near = f"{tables.listed(low)} {'are' if low[1:] else 'is'} at the bag's level" if low else ""
         if order == 1:
+            flat = {(row, 1) for row in models if row.label(False) in low}  # that have no order to lose
             if near:
-                yield f"{title}, its own order: {near}, so it has no order to lose"
+                yield f"{title}, its own order: {near}: no order was learnt"
             continue
-        gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in models)
+        told = [row for row in models if (row, 1) not in flat]
+        gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in told)
         if gaps:
-            told = ", ".join(f"{label} {tables.signed(points)}" for points, _, label in gaps)
-            error = f"± {max(error for _, error, _ in gaps):.1f} or less"
-            yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {told} ({error})", near]))
+            (most, _, worst), (least, _, best) = gaps[0], gaps[-1]
+            ends = f"{worst} loses most ({tables.signed(most)} points), {best} least ({tables.signed(least)})"
+            yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {ends}", near]))
 
 
 def orders_in_words(name, tier, *both):
@@ -342,7 +347,6 @@ def print_dial(name, tier, yours, ours):
     """The tables of one task: accuracies, and what each order takes."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
-    moved = [s for s in words if s != 1 and s not in data.ROTATED]
     tables.print_list(SHORT, in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
@@ -362,10 +366,18 @@ def print_dial(name, tier, yours, ours):
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]
         tables.print_recipe(data.TITLES[name], of_rows, of_task)
-        table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
-        if table := [line for line in table if any(line[1:])]:
-            print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
-            tables.print_table(["", *(words[s] for s in moved)], table)
+        print_losses(name, tier, cells)
+
+
+def print_losses(name, tier, cells):
+    """A table of what each order takes from each model."""
+    words = orders_in_words(name, tier, cells)
+    moved = [s for s in words if s != 1 and s not in data.ROTATED]
+    rows = dict.fromkeys(row for row, _ in cells)
+    table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
+    if table := [line for line in table if any(line[1:])]:
+        print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
+        tables.print_table(["", *(words[s] for s in moved)], table)
 
 
 def plot_dial(name, tier, yours, ours, path):

@@ -788,6 +788,7 @@ MEANINGS = {  # words of the tables
     "a row says nothing else",
     "paper B": "at full size. Its cells of S4 after SPT are not legible in our copy: S4 from scratch stands "
     "in their place",
+    "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, both",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "the recipe": "as printed below, nothing changed",
     "18 + 2 epochs, 12 + 4 epochs, 4 + 4 epochs": "of SPT, then of labels; from scratch all are of labels",
@@ -830,11 +831,11 @@ def report(args):
                 print_short(plain)
                 rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
                 tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
-                for task in cells:
-                    print_leads(f"{whose}, {data.TITLES[task]}", cells[task], task)
                 for task, of_task in by_task.items():
                     print(f"{whose}, {data.TITLES[task]}:\n")
                     print_arms(cells[task], plain[task], of_task)
+                for task in cells:
+                    print_leads(f"{whose}, {data.TITLES[task]}", cells[task], task)
                 for task in cells:
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
                     print_rates(f"{data.TITLES[task]}, other rates", searched)
@@ -880,6 +881,16 @@ def print_short(plain):
         tables.print_list(f"{question} {claim} In points:", lines)
 
 
+EFFECTS = {1: "helped", -1: "harmed", 0: "unclear"}  # by the sign of the 95 % interval
+
+
+def effect(gaps):
+    """The sign of the longest training's 95 % interval, 0 if it has both or the seeds are few."""
+    gap = tables.longest_first(gaps)[0]
+    low, high = gap.interval
+    return 0 if gap.few else (low > 0) - (high < 0)
+
+
 def left(cells, task, lead):
     """What is left of a lead after SPT, half a sentence with paper B's numbers; "" for nothing."""
     gaps = {WAYS[way]: after(cells, task, way, lead) for way in ("masked", "causal")}
@@ -900,7 +911,11 @@ def gain(cells, task, way):
                 pair, (first, *_) = (columns[way], columns["none"]), columns[way]
                 gap = tables.Gap(task, words, training(first), total(first), pair)
                 gaps.setdefault(label, []).append(gap)
-    text = "; ".join(f"{model} {tables.told(found, marks=False)}" for model, found in gaps.items())
+    told = (
+        f"{model} {EFFECTS[effect(found)]}, {tables.told(found, marks=False)}"
+        for model, found in gaps.items()
+    )
+    text = "; ".join(told)
     paper = paper_lead(GAINS[way], task) if way in GAINS else ""
     return f"{WAYS[way]}: {text}" + f"; B, Transformer: {paper}" * bool(paper) if text else ""
 
@@ -1089,10 +1104,10 @@ LEADS = {
 
 
 PAPER_LEADS = {  # what B's tables have of them, and of SPT
-    "Transformer: causal SPT adds": GAINS["causal"],
-    "scratch: S4 over Transformer": LEADS["S4 over Transformer"].paper["none"],
-    "S4 over Transformer + causal": LEADS["S4 over Transformer"].paper["causal"],
-    "S4 over rotary + masked SPT": LEADS["S4 over rotary"].paper["masked"],
+    "causal SPT for Transformer": GAINS["causal"],
+    "S4 over Transformer, scratch": LEADS["S4 over Transformer"].paper["none"],
+    "S4 over Transformer, SPT": LEADS["S4 over Transformer"].paper["causal"],
+    "S4 over rotary, SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 
@@ -1176,6 +1191,7 @@ def print_papers(args, both, names):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
     tables.print_paper_gaps(PAPER_LEADS, shown, data.SHORT_TITLES, TASKS, PAPER)
+    print("S4 is from scratch. SPT is causal for the Transformer and masked for rotary.\n")
     if args.report and not args.all_tiers:
         small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
         by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
