@@ -97,7 +97,7 @@ def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
-    before += "Both by the recipe of the table. Does their gap have the paper's sign?"
+    before += "Each is trained by the recipe of its table. Does their gap have the paper's sign?"
     after = (
         f"Same: the same sign. Level: of a gap of at most {GAP:g} points, no difference. Otherwise: the "
         f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at the bag. Size: "
@@ -359,10 +359,11 @@ def results_page(figures=None):
     rules, full, mini = parts.values()
     rules.append(floors.table(floors.floors()))
     for script in (*SCRIPTS, *RULES):
-        large = sections_of(script, *["--all-tiers"] * (script in SCRIPTS), figures=figures)
+        everything = ["--all-tiers"] * (script in SCRIPTS)  # rules have no tiers
+        large = sections_of(script, *everything, figures=figures)
         large = (text for text in large if records.TIERS["mini"] not in text.splitlines()[0])
         (rules if script in RULES else full).extend(large)
-        mini += sections_of(script, "--mini", figures=figures)
+        mini += sections_of(script, "--mini", *everything, figures=figures)
     pages = [text for head, texts in parts.items() for text in (f"## {head}", *texts)]
     return "\n\n".join(["# Results", RESULTS, *pages]) + "\n"
 

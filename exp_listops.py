@@ -324,6 +324,7 @@ LEGEND = """\
     train / test: accuracy in %, in training / on test. A rule learns next to
              nothing from the training examples, so these, being many, measure
              it best. ±: the standard error that the size of the test set gives
+    always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
              digit. The median of an even number of arguments is cut to a whole

@@ -332,6 +332,7 @@ def in_words(name, tier, cells):
         if gaps:
             (most, _, worst), (least, _, best) = gaps[0], gaps[-1]
             ends = f"{worst} loses most ({tables.signed(most)} points), {best} least ({tables.signed(least)})"
+            ends += ", those left out that had learnt no order" * bool(flat)
             yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {ends}", near]))
 
 
@@ -355,8 +356,8 @@ def print_dial(name, tier, yours, ours):
         plain = not any(row.techniques for row in rows)
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
         print(f"{whose}{', no techniques' if plain else ''}.")
-        print(f"At --stride S neighbours stand {L} / S apart.", end=" ")
-        print(f"Standard errors: {min(errors):.1f} to {max(errors):.1f}.\n")
+        print(f"At --stride S former neighbours stand {L} / S apart.", end=" ")
+        print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [
                 [row.label(not plain), *(tables.mean_of(cells.get((row, s))) for s in part)] for row in rows

@@ -25,6 +25,7 @@ import contextlib
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -766,18 +767,29 @@ class Arm(NamedTuple):
         return ", ".join(filter(None, words))
 
     def headings(self, cells):
-        """What was changed in its recipe: ["16 epochs, 75 % SPT"]; from scratch that of each share."""
+        """What was changed in its recipe: ["12 + 4 epochs"] of SPT and of labels; from scratch that of each
+        share of SPT that others have."""
         shares = {self.rest.share}
         if self.changes and not self.rest.share:
             shares = {arm.rest.share for arm in cells if arm.changes == self.changes and arm.rest.share}
-        words = [
-            f"{100 * share:g} % SPT" if self.changes and share else None for share in sorted(shares or {0})
+        return [
+            in_halves(self.changes, share) for share in sorted(shares or {0}, key=lambda share: share or 0)
         ]
-        return [", ".join(filter(None, [self.changes, share])) for share in words]
 
     def with_column(self, column):
         """ "S4, random, masked": the row and its objective."""
         return f"{self.label()}, {COLUMNS[column]}"
+
+
+def in_halves(words, share):
+    """ "18 + 2 epochs, ssm_lr 0.001" of "20 epochs, ssm_lr 0.001", of which SPT has a share; without epochs
+    the share in %. Without a change nothing is said of it."""
+    if not words or not share:
+        return words
+    halves = re.sub(
+        r"^(\d+) epochs", lambda m: f"{share * int(m[1]):g} + {(1 - share) * int(m[1]):g} epochs", words
+    )
+    return halves if halves != words else f"{words}, {100 * share:g} % SPT"
 
 
 NUMBERS = "test accuracy in %: mean ± standard error; of 3 seeds, or (their number)"
@@ -791,7 +803,6 @@ MEANINGS = {  # words of the tables
     "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, both",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "the recipe": "as printed below, nothing changed",
-    "18 + 2 epochs, 12 + 4 epochs, 4 + 4 epochs": "of SPT, then of labels; from scratch all are of labels",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
     "it adds": "above the same model from scratch, as many steps; in points",
@@ -828,17 +839,22 @@ def report(args):
                 by_task = records.grouped(found, lambda r: r["task"])
                 cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
                 plain = {task: by_own_rates(cells[task]) for task in cells}
-                print_short(plain)
                 rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
+                print_gains(plain)
                 tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
                 for task, of_task in by_task.items():
                     print(f"{whose}, {data.TITLES[task]}:\n")
                     print_arms(cells[task], plain[task], of_task)
-                for task in cells:
-                    print_leads(f"{whose}, {data.TITLES[task]}", cells[task], task)
+                for question in QUESTIONS:
+                    print_answers(question, plain)
+                    for task in cells:
+                        print_leads(data.TITLES[task], cells[task], task, QUESTIONS[question][1])
                 for task in cells:
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
-                    print_rates(f"{data.TITLES[task]}, other rates", searched)
+                    if args.all_tiers or not plain[task]:
+                        print_rates(f"{data.TITLES[task]}, other rates", searched)
+                    elif searched:
+                        print(f"Other rates, {data.TITLES[task]}: --report --mini --all-tiers\n")
             if tier == "paper":
                 print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -862,23 +878,30 @@ QUESTIONS = {  # what a reader asks: what stands above the answers, the names of
 }
 
 
-def print_short(plain):
-    """What a reader asks first, and the answers of {task: by_own_rates}: a list a question."""
+def print_gains(plain):
+    """Does SPT help? A list of {task: by_own_rates}."""
     ways = [way for way in COLUMNS if way != "none"]
-    gains = [
+    heading = (
+        "Does SPT help? In points above training from scratch for as many epochs (18 + 2: of SPT and of "
+    )
+    lines = [
         f"{data.TITLES[task]}, {line}"
         for task in plain
         for way in ways
         if (line := gain(plain[task], task, way))
     ]
-    tables.print_list("Does SPT help? In points above training from scratch for as many epochs:", gains)
-    for question, (claim, names) in QUESTIONS.items():
-        lines = [
-            f"{data.TITLES[task]}, {name}: {line}"
-            for task, name in product(plain, names)
-            if (line := left(plain[task], task, LEADS[name]))
-        ]
-        tables.print_list(f"{question} {claim} In points:", lines)
+    tables.print_list(f"{heading}labels):", lines)
+
+
+def print_answers(question, plain):
+    """One of QUESTIONS and its answers, a list of {task: by_own_rates}."""
+    claim, names = QUESTIONS[question]
+    lines = [
+        f"{data.TITLES[task]}, {name}: {line}"
+        for task, name in product(plain, names)
+        if (line := left(plain[task], task, LEADS[name]))
+    ]
+    tables.print_list(f"{question} {claim} In points:", lines)
 
 
 EFFECTS = {1: "helped", -1: "harmed", 0: "unclear"}  # by the sign of the 95 % interval
@@ -911,10 +934,7 @@ def gain(cells, task, way):
                 pair, (first, *_) = (columns[way], columns["none"]), columns[way]
                 gap = tables.Gap(task, words, training(first), total(first), pair)
                 gaps.setdefault(label, []).append(gap)
-    told = (
-        f"{model} {EFFECTS[effect(found)]}, {tables.told(found, marks=False)}"
-        for model, found in gaps.items()
-    )
+    told = (f"{model} {EFFECTS[effect(found)]}, {tables.told(found)}" for model, found in gaps.items())
     text = "; ".join(told)
     paper = paper_lead(GAINS[way], task) if way in GAINS else ""
     return f"{WAYS[way]}: {text}" + f"; B, Transformer: {paper}" * bool(paper) if text else ""
@@ -1123,11 +1143,12 @@ def leads_of(cells, model, twin):
     return leads
 
 
-def print_leads(title, cells, task):
-    """A table of LEADS: a row what both models have, a column an objective, first the paper's numbers. Of
-    rates that were tried only those with more seeds than the table's own."""
+def print_leads(title, cells, task, names):
+    """A table of some LEADS: a row what both models have, a column an objective, first the paper's numbers.
+    Of rates that were tried only those with more seeds than the table's own."""
     lines = []
-    for heading, (model, twin, paper) in LEADS.items():
+    for heading in names:
+        model, twin, paper = LEADS[heading]
         rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
         for (arm, column), pair in found.items():
             rates = RATES_OF & pair[0][0]["changes"].keys()
@@ -1146,8 +1167,7 @@ def print_leads(title, cells, task):
         table = [tables.folded([words, *(rows[words].get(way, "") for way in SHOWN)]) for words in order]
         lines += tables.under(heading, sum(table, []), width=28)
     if lines:
-        print(f"Who is ahead? {title}:\n")
-        tables.print_table(["points ahead", *map(COLUMNS.get, SHOWN)], lines)
+        tables.print_table([f"{title}, points ahead", *map(COLUMNS.get, SHOWN)], lines)
 
 
 def paper_lead(pair, task):
@@ -1195,8 +1215,11 @@ def print_papers(args, both, names):
     if args.report and not args.all_tiers:
         small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
         by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
+        plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
         print(f"{tables.SMALL}\n" if by_task else "")
-        print_short({task: by_own_rates(cells_of(found)) for task, found in by_task.items()})
+        print_gains(plain)
+        for question in QUESTIONS:
+            print_answers(question, plain)
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     tables.print_bests(tables.best_printed(PAPER, TASKS), {}, rules, data.TITLES)

@@ -155,7 +155,8 @@ def at_bag(group):
 
 NUMBERS = (
     "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
-    "row's own seeds, by the seeds of all rows of the task, by the size of the test set. Cost: CPU time of a "
+    "row's own seeds, by the seeds of all rows of the task, by the size of the test set. In square brackets: "
+    "the 95 % interval. Cost: CPU time of a "
     "run; on a GPU, or where that is unknown, wall time"
 )
 OUR_READING = (
@@ -170,15 +171,15 @@ MEANINGS = {  # of words in any report
     "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, of 6-grams on Text, of 6 x 6 patches on Image (a "
     "JPEG copy) and Pathfinder; on ListOps a rule by hand that solves arguments of up to 16 symbols",
-    "sums guessed": "a rule that does not know sums at the root, as paper A's models",
+    "sums guessed": "the same rule, if sums at the root are guessed: A's models do not know them either",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. After "
     "a difference: one of its two models is, or both are",
     "same sign": "our 95 % interval lies wholly on the side of 0 where the paper's gap is",
     "opposite sign": "our interval lies wholly on the other side of 0",
     "no difference": f"the paper's gap is at most {records.GAP:g} points, and our interval lies within that",
     "differs": f"the paper's gap is at most {records.GAP:g} points, and our whole interval is beyond that",
-    "inconclusive": f"our interval crosses the line that decides: 0, or of a paper's gap of at most "
-    f"{records.GAP:g} points one of ±{records.GAP:g}",
+    "inconclusive": f"our interval has values on both sides of 0; where the paper's gap is at most "
+    f"{records.GAP:g} points, of {records.GAP:g} or -{records.GAP:g}",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -253,9 +254,9 @@ def report(
             if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
-                print_list(SMALL, answers(gaps_below, titles))
-                print_leads(gaps_below, titles, "mini tier")
-            print_bests(best_printed(paper, tasks) if full else {}, best_rows(yours or ours), rules, titles)
+                print_list(SMALL, answers(gaps_below, titles, points=True))
+            own = best_rows(r for r in yours or ours if not is_rate(r))
+            print_bests(best_printed(paper, tasks) if full else {}, own, rules, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -472,6 +473,14 @@ class Gap(NamedTuple):
         return records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
 
     @property
+    def in_numbers(self):
+        """ "+2.4 [0.4, 4.4]", points and their interval; with an error and the seeds where none is read."""
+        if self.tier != "mini" or self.few:
+            return lead(*self.groups, seeds=True)
+        points, (low, high) = records.difference(*self.groups)[0], self.interval
+        return f"{signed(points)} [{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
+
+    @property
     def share(self):
         """Ours as a part of the paper's."""
         return records.difference(*self.groups)[0] / self.paper
@@ -530,8 +539,8 @@ def paper_gap(pair, paper, tasks, task):
     return round(printed[0] - printed[1], 2) if all(isinstance(x, float) for x in printed) else None
 
 
-def print_leads(gaps, titles, where="here"):
-    """A table of gaps_of: how far is one row ahead of another? where: how the column of ours is called."""
+def print_leads(gaps, titles):
+    """A table of gaps_of: how far is one row ahead of another? With the 95 % interval where it is read."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
@@ -539,29 +548,31 @@ def print_leads(gaps, titles, where="here"):
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words])) + gap.bag
             there = "" if gap.paper is None else f"{gap.paper:+.2f}"
-            rows += folded([label, lead(*gap.groups, seeds=True), there, gap.reading])
+            rows += folded([label, gap.in_numbers, there, gap.reading])
         lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", where, "paper", "reading"], lines)
+        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
 
 
-def answers(gaps, titles):
+def answers(gaps, titles, points=False):
     """ "Text, K=31 over K=5: differs (10 epochs); no difference (30 epochs)": what gaps_of say of the
-    paper's, a line a lead and task; the table's own recipe first, then longer trainings."""
+    paper's, a line a lead and task; the table's own recipe first, then longer trainings. points: with our
+    numbers."""
     lines = []
     for name, of_lead in gaps.items():
         known = records.grouped((gap for gap in of_lead if gap.reading), lambda gap: gap.task)
-        lines += [f"{titles[task]}, {name}: {readings_of(group)}" for task, group in known.items()]
+        lines += [f"{titles[task]}, {name}: {readings_of(group, points)}" for task, group in known.items()]
     return lines
 
 
-def readings_of(gaps):
+def readings_of(gaps, points=False):
     """ "differs (10 epochs); no difference (30 epochs)": the readings of a lead on one task. Those of few
     seeds stand there only where nothing else is."""
     budgets = {}
     for gap in [gap for gap in gaps if not gap.few] or gaps:
         size = f", {100 * gap.share:.0f} % of the size" if gap.reading == records.SAME else ""
-        budgets.setdefault(f"{gap.reading}{size}{gap.bag}", []).append(gap.budget)
+        number = f"{signed(records.difference(*gap.groups)[0])}, " * points
+        budgets.setdefault(f"{number}{gap.reading}{size}{gap.bag}", []).append(gap.budget)
     only = sum(map(len, budgets.values())) == 1 and not gaps[0].words
     return "; ".join(words if only else f"{words} ({' and '.join(at)})" for words, at in budgets.items())
 

@@ -114,9 +114,13 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     assert counts in PAGES["claims"]
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
-    judged = {(row[4], row[1], row[2]) for row in cells if len(row) == 6}
-    quoted = {(row[0], row[3], row[4]) for row in cells if len(row) == 5}
-    assert len(quoted) == 8 and quoted <= judged
+    judged = set()
+    for _, paper, here, interval, reading, _ in (row for row in cells if len(row) == 6 and " to " in row[3]):
+        ends = ", ".join(end.removeprefix("+") for end in interval.split(" to "))
+        judged.add((paper, f"{here.split(' ')[0]} [{ends}]", reading))
+    lines = [line for line in README.splitlines() if re.search(r"\| [-+][\d.]+ \[", line)]
+    quoted = {tuple(re.split(r" *\| *", line)[2:-1]) for line in lines}
+    assert len(lines) == len(quoted) == 8 and quoted <= judged
 
 
 def test_what_a_start_is_worth_is_said_as_in_the_report():
