@@ -417,10 +417,11 @@ def plot(panels, heading, row, path):
 MEANINGS = {
     "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); others are its own runs",
     "Mamba-2 (Yu and Erichson)": "arXiv 2505.09022, by S4's recipes; not in A's table",
-    "decay-none": "linear attention that forgets nothing; ours, as is every row without a paper's number",
+    "decay-none": "linear attention that forgets nothing; not in A's table, as no row without its number",
     "decay-fixed": "linear attention that forgets by one learned number a head",
     "decay-rotary": "the same, and its states rotate by learned angles",
     "decay-selective": "linear attention that forgets by a number which the input chooses",
+    "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "free taps": "S4's block with a kernel of free numbers",
     "S4D, S5, LRU": "state spaces with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",

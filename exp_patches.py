@@ -315,7 +315,8 @@ def report(args):
         hint = "leave out --mini for full size" if args.mini else "train one first"
         return print(f"no run yet; {hint}")
     found.sort(key=in_order)
-    print(f"### A bag of image patches and logistic regression\n\n{MEANING}")
+    tier = " (mini tier)" if args.mini else ""
+    print(f"### A bag of image patches and logistic regression{tier}\n\n{MEANING}")
     groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
     tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
     for group in groups.values():

@@ -329,10 +329,12 @@ def in_words(name, tier, cells):
             continue
         told = [row for row in models if (row, 1) not in flat]
         gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in told)
-        if gaps:
+        if len(low) == len(models) and low:
+            yield f"{title}, neighbours {words[order]}: all models are at the bag's level"
+        elif gaps:
             (most, _, worst), (least, _, best) = gaps[0], gaps[-1]
             ends = f"{worst} loses most ({tables.signed(most)} points), {best} least ({tables.signed(least)})"
-            ends += ", those left out that had learnt no order" * bool(flat)
+            ends += " of those that had learnt an order" * bool(flat)
             yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {ends}", near]))
 
 
@@ -377,7 +379,8 @@ def print_losses(name, tier, cells):
     rows = dict.fromkeys(row for row, _ in cells)
     table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
     if table := [line for line in table if any(line[1:])]:
-        print(f"{data.TITLES[name]}, against the task's own order, in points:\n")
+        title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
+        print(f"{title}, against the task's own order, in points:\n")
         tables.print_table(["", *(words[s] for s in moved)], table)
 
 

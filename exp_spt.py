@@ -802,7 +802,7 @@ MEANINGS = {  # words of the tables
     "in their place",
     "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, both",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
-    "the recipe": "as printed below, nothing changed",
+    "the recipe": "as printed below the accuracies, nothing changed",
     "% SPT": "SPT has this share of the steps",
     "random": "the state space starts at random, not by structure",
     "it adds": "above the same model from scratch, as many steps; in points",
@@ -853,8 +853,6 @@ def report(args):
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
                     if args.all_tiers or not plain[task]:
                         print_rates(f"{data.TITLES[task]}, other rates", searched)
-                    elif searched:
-                        print(f"Other rates, {data.TITLES[task]}: --report --mini --all-tiers\n")
             if tier == "paper":
                 print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -907,6 +905,13 @@ def print_answers(question, plain):
 EFFECTS = {1: "helped", -1: "harmed", 0: "unclear"}  # by the sign of the 95 % interval
 
 
+def longest(gaps):
+    """ "+13.3 ± 0.7, 12 + 4 epochs": the points of the longest training."""
+    gap = tables.longest_first(gaps)[0]
+    words = [tables.lead(*gap.groups, seeds=gap.few) + gap.bag, gap.budget if gaps[1:] or gap.words else ""]
+    return ", ".join(filter(None, words))
+
+
 def effect(gaps):
     """The sign of the longest training's 95 % interval, 0 if it has both or the seeds are few."""
     gap = tables.longest_first(gaps)[0]
@@ -934,10 +939,18 @@ def gain(cells, task, way):
                 pair, (first, *_) = (columns[way], columns["none"]), columns[way]
                 gap = tables.Gap(task, words, training(first), total(first), pair)
                 gaps.setdefault(label, []).append(gap)
-    told = (f"{model} {EFFECTS[effect(found)]}, {tables.told(found)}" for model, found in gaps.items())
+    told = (
+        f"{model} {EFFECTS[effect(found)]} ({longest(found)}{in_paper(model, way, task)})"
+        for model, found in gaps.items()
+    )
     text = "; ".join(told)
-    paper = paper_lead(GAINS[way], task) if way in GAINS else ""
-    return f"{WAYS[way]}: {text}" + f"; B, Transformer: {paper}" * bool(paper) if text else ""
+    return f"{WAYS[way]}: {text}" if text else ""
+
+
+def in_paper(model, way, task):
+    """ "; paper B: +24.54": what it adds in paper B; "" where no such pair is printed."""
+    points = paper_lead(GAINS[way], task) if way in GAINS and model == NAMES["transformer"] else ""
+    return f"; paper B: {points}" if points else ""
 
 
 def after(cells, task, way, lead):

@@ -154,10 +154,9 @@ def at_bag(group):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
-    "row's own seeds, by the seeds of all rows of the task, by the size of the test set. In square brackets: "
-    "the 95 % interval. Cost: CPU time of a "
-    "run; on a GPU, or where that is unknown, wall time"
+    "test accuracy in %: mean ± standard error (number of seeds); [0.5, 4.4] is a 95 % interval. The error is "
+    "the largest of three: by the row's own seeds, by the seeds of all rows of the task, by the size of the "
+    "test set. Cost: CPU time of a run; on a GPU, or where that is unknown, wall time"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
@@ -178,8 +177,8 @@ MEANINGS = {  # of words in any report
     "opposite sign": "our interval lies wholly on the other side of 0",
     "no difference": f"the paper's gap is at most {records.GAP:g} points, and our interval lies within that",
     "differs": f"the paper's gap is at most {records.GAP:g} points, and our whole interval is beyond that",
-    "inconclusive": f"our interval has values on both sides of 0; where the paper's gap is at most "
-    f"{records.GAP:g} points, of {records.GAP:g} or -{records.GAP:g}",
+    "inconclusive": "none of these: our interval has 0 in it; or the paper's gap is at most "
+    f"{records.GAP:g} points, and {records.GAP:g} or -{records.GAP:g} is in it, though 0 may not be",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -766,7 +765,7 @@ def recipe_rows(found):
 def baseline_rows(found):
     """What rules get that need no model, as far as some records say."""
     known = next((rules for r in found if (rules := r["data"].get("baselines"))), {})
-    names = {"majority": "commonest training label", "root rule": "the same of each operation"}
+    names = {"majority": "commonest training label", "root rule": "commonest of each operation"}
     return [[names[rule], "", f"{100 * value:.1f}", "", "", ""] for rule, value in known.items()]
 
 

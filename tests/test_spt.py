@@ -553,7 +553,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     said = " ".join(printed.split())
-    told = "- Text, masked SPT: Transformer harmed, -10.0 ± 0.4; S4 helped, +10.0 ± 0.4 (32 + 32 epochs), +20"
+    told = "- Text, masked SPT: Transformer harmed (-10.0 ± 0.4); S4 helped (+10.0 ± 0.4, 32 + 32 epochs)"
     assert told in said
     told = "- Text, S4 over Transformer: masked SPT +30.0 ± 0.4 (differs); B, causal SPT: -1.99 |"
     assert told in said and "S4, structured over random: masked SPT +20.0 ± 0.4 (differs) |" in said
