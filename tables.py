@@ -154,7 +154,7 @@ def at_bag(group):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (number of seeds); [0.5, 4.4] is a 95 % interval. The error is "
+    "test accuracy in %: mean ± standard error (number of seeds); [0.5, 4.4]: a 95 % interval. The error is "
     "the largest of three: by the row's own seeds, by the seeds of all rows of the task, by the size of the "
     "test set. Cost: CPU time of a run; on a GPU, or where that is unknown, wall time"
 )
