@@ -366,7 +366,7 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 MEANING = """\
 These are this repository's runs, or yours of cells that you have run. A
 logistic regression reads the n-grams; its penalty is chosen by validation.
-Texts are read up to 4,096 bytes where a row does not say otherwise.
+Texts are read up to {length:,} bytes where a row does not say otherwise.
 
     test ± s.e.  accuracy in %, and its standard error by the size of the test
     presence     which n-grams occur
@@ -389,7 +389,8 @@ def report(args):
     found.sort(key=lambda r: (TASKS.index(r["task"]), tables.naturally(r["row"])))
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
-    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n\n{MEANING}")
+    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
+    print(MEANING.format(length=data.length("text", args.mini)))
     as_published = [r for r in found if not r["changes"]]
     tables.print_list(
         "The best by validation (level: within two standard errors of the difference):",

@@ -254,7 +254,7 @@ def of_the_dial(found):
     return dials
 
 
-NUMBERS = "standard error. Accuracies are of the test set in %, the mean of 3 seeds, or of (their number)"
+NUMBERS = "standard error. All is of test accuracies in %, the mean of 3 seeds, or of (their number)"
 MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",

@@ -170,7 +170,7 @@ MEANINGS = {  # of words in any report
     "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
     "no network": "the rules of floors.py: linear models, of 6-grams on Text, of 6 x 6 patches on Image (a "
     "JPEG copy) and Pathfinder; on ListOps a rule by hand that solves arguments of up to 16 symbols",
-    "sums guessed": "the same rule, if sums at the root are guessed: A's models do not know them either",
+    "sums guessed": "the same rule, if sums at the root are guessed: A says that its model guesses them",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. After "
     "a difference: one of its two models is, or both are",
     "same sign": "our 95 % interval lies wholly on the side of 0 where the paper's gap is",
@@ -625,9 +625,10 @@ def print_bests(papers, here, rules, titles):
 
 
 def best_rows(found):
-    """{task: (the row that has most on average, its percent)} of records, whatever their recipe."""
+    """{task: (the row that has most on average, its percent)} of records: of a row the recipe that validated
+    best, as its table has it."""
     bests = {}
-    for group in records.grouped(found, lambda r: (records.row_key(r), json.dumps(r["hp"]))).values():
+    for group in map(records.best_recipe, records.grouped(found, records.row_key).values()):
         task, accuracy = group[0]["task"], 100 * records.mean_and_error(group)[0]
         if task not in bests or accuracy > bests[task][-1]:
             bests[task] = label_of(group[0]), accuracy
