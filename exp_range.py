@@ -264,7 +264,7 @@ MEANINGS = {
     "In exchange others come near: what was 256 / 16 apart stands side by side. So at 64 apart a small "
     "kernel sees what was 4 apart.",
     "anywhere": "one random order for all examples",
-    "rotated": "every image is also rotated, by a number of its own",
+    "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
 }
 

@@ -800,7 +800,7 @@ MEANINGS = {  # words of the tables
     "a row says nothing else",
     "paper B": "at full size. Its cells of S4 after SPT are not legible in our copy: S4 from scratch stands "
     "in their place",
-    "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, both",
+    "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, or 0 in it",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "the recipe": "as printed below the accuracies, nothing changed",
     "% SPT": "SPT has this share of the steps",
