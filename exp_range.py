@@ -320,16 +320,17 @@ def in_words(name, tier, cells):
         groups = {row: cells[row, order] for row, s in cells if s == order and (row, 1) in cells}
         bags = [group for row, group in groups.items() if row.model == "bag"]
         models = [row for row in groups if row.model != "bag"]
-        low = [row.label(False) for row in models if bags and records.at_bag(groups[row], bags[0])]
-        near = f"{tables.listed(low)} {'are' if low[1:] else 'is'} at the bag's level" if low else ""
+        low = [row for row in models if bags and records.at_bag(groups[row], bags[0])]
+        names = tables.listed([row.label(False) for row in low]) if low else ""
+        near = f"{names} {'are' if low[1:] else 'is'} at the bag's level" if low else ""
         if order == 1:
-            flat = {(row, 1) for row in models if row.label(False) in low}  # that have no order to lose
+            flat = low  # these have no order to lose
             if near:
                 yield f"{title}, its own order: {near}: no order was learnt"
             continue
-        told = [row for row in models if (row, 1) not in flat]
+        told = [row for row in models if row not in flat]
         gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in told)
-        if len(low) == len(models) and low:
+        if low and low == models:
             yield f"{title}, neighbours {words[order]}: all models are at the bag's level"
         elif gaps:
             (most, _, worst), (least, _, best) = gaps[0], gaps[-1]

@@ -879,16 +879,14 @@ QUESTIONS = {  # what a reader asks: what stands above the answers, the names of
 def print_gains(plain):
     """Does SPT help? A list of {task: by_own_rates}."""
     ways = [way for way in COLUMNS if way != "none"]
-    heading = (
-        "Does SPT help? In points above training from scratch for as many epochs (18 + 2: of SPT and of "
-    )
+    heading = "Does SPT help? In points above training from scratch for as many epochs"
     lines = [
         f"{data.TITLES[task]}, {line}"
         for task in plain
         for way in ways
         if (line := gain(plain[task], task, way))
     ]
-    tables.print_list(f"{heading}labels):", lines)
+    tables.print_list(f"{heading} (18 + 2: of SPT and of labels):", lines)
 
 
 def print_answers(question, plain):
@@ -905,18 +903,14 @@ def print_answers(question, plain):
 EFFECTS = {1: "helped", -1: "harmed", 0: "unclear"}  # by the sign of the 95 % interval
 
 
-def longest(gaps):
-    """ "+13.3 ± 0.7, 12 + 4 epochs": the points of the longest training."""
-    gap = tables.longest_first(gaps)[0]
-    words = [tables.lead(*gap.groups, seeds=gap.few) + gap.bag, gap.budget if gaps[1:] or gap.words else ""]
-    return ", ".join(filter(None, words))
-
-
-def effect(gaps):
-    """The sign of the longest training's 95 % interval, 0 if it has both or the seeds are few."""
+def longest(gaps, more):
+    """ "helped (+13.3 ± 0.7, 12 + 4 epochs)": what the longest training gained; of few seeds unclear. more:
+    what else stands in the brackets."""
     gap = tables.longest_first(gaps)[0]
     low, high = gap.interval
-    return 0 if gap.few else (low > 0) - (high < 0)
+    effect = EFFECTS[0 if gap.few else (low > 0) - (high < 0)]
+    budget = f", {gap.budget}" if gaps[1:] or gap.words else ""
+    return f"{effect} ({tables.lead(*gap.groups, seeds=gap.few)}{gap.bag}{budget}{more})"
 
 
 def left(cells, task, lead):
@@ -939,10 +933,7 @@ def gain(cells, task, way):
                 pair, (first, *_) = (columns[way], columns["none"]), columns[way]
                 gap = tables.Gap(task, words, training(first), total(first), pair)
                 gaps.setdefault(label, []).append(gap)
-    told = (
-        f"{model} {EFFECTS[effect(found)]} ({longest(found)}{in_paper(model, way, task)})"
-        for model, found in gaps.items()
-    )
+    told = (f"{model} {longest(found, in_paper(model, way, task))}" for model, found in gaps.items())
     text = "; ".join(told)
     return f"{WAYS[way]}: {text}" if text else ""
 
@@ -1185,8 +1176,7 @@ def print_leads(title, cells, task, names):
 
 def paper_lead(pair, task):
     """ "+12.65": how far one row of PAPER is ahead of another, in points; "" where a number is missing."""
-    values = [tables.paper_number(PAPER, row, TASKS, task) for row in pair]
-    return f"{values[0] - values[1]:+.2f}" if all(isinstance(v, float) for v in values) else ""
+    return tables.gap_in_words(tables.paper_gap(pair, PAPER, TASKS, task))
 
 
 def column_of(record):

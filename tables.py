@@ -538,6 +538,11 @@ def paper_gap(pair, paper, tasks, task):
     return round(printed[0] - printed[1], 2) if all(isinstance(x, float) for x in printed) else None
 
 
+def gap_in_words(points):
+    """ "+12.65": a gap of a paper's table; "" for none."""
+    return "" if points is None else f"{points:+.2f}"
+
+
 def print_leads(gaps, titles):
     """A table of gaps_of: how far is one row ahead of another? With the 95 % interval where it is read."""
     lines = []
@@ -546,8 +551,7 @@ def print_leads(gaps, titles):
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words])) + gap.bag
-            there = "" if gap.paper is None else f"{gap.paper:+.2f}"
-            rows += folded([label, gap.in_numbers, there, gap.reading])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
     if lines:
         print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
@@ -568,7 +572,7 @@ def readings_of(gaps, points=False):
     """ "differs (10 epochs); no difference (30 epochs)": the readings of a lead on one task. Those of few
     seeds stand there only where nothing else is."""
     budgets = {}
-    for gap in [gap for gap in gaps if not gap.few] or gaps:
+    for gap in with_seeds(gaps):
         size = f", {100 * gap.share:.0f} % of the size" if gap.reading == records.SAME else ""
         number = f"{signed(records.difference(*gap.groups)[0])}, " * points
         budgets.setdefault(f"{number}{gap.reading}{size}{gap.bag}", []).append(gap.budget)
@@ -581,19 +585,24 @@ def listed(words):
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
+def with_seeds(gaps):
+    """Gaps without those of few seeds, if there are others."""
+    return [gap for gap in gaps if not gap.few] or gaps
+
+
 def longest_first(gaps):
-    """Gaps in the order of their trainings, see Gap.length; those of few seeds only where nothing else is."""
-    return sorted([gap for gap in gaps if not gap.few] or gaps, key=lambda gap: gap.length)
+    """The Gaps of with_seeds in the order of their trainings, see Gap.length."""
+    return sorted(with_seeds(gaps), key=lambda gap: gap.length)
 
 
-def told(gaps, marks=True):
+def told(gaps):
     """ "+0.2 ± 0.7 (12 + 4 epochs: no difference), +4.2 ± 1.6 (4 + 4 epochs: inconclusive)": gaps of some
-    trainings with their readings, see longest_first. marks: whether [bag] stands there."""
+    trainings with their readings, see longest_first."""
     parts, shown = [], longest_first(gaps)
     for gap in shown:
         budget = gap.budget if len(shown) > 1 or gap.words else ""
         behind = ": ".join(filter(None, [budget, gap.reading]))
-        parts.append(lead(*gap.groups, seeds=gap.few) + gap.bag * marks + f" ({behind})" * bool(behind))
+        parts.append(lead(*gap.groups, seeds=gap.few) + gap.bag + f" ({behind})" * bool(behind))
     return ", ".join(parts)
 
 
@@ -601,8 +610,7 @@ def print_paper_gaps(leads, shown, short, tasks, paper):
     """A table of the gaps that the paper's table has: a row a lead, a column a task."""
     lines = []
     for name, pair in leads.items():
-        known = (paper_gap(pair, paper, tasks, task) for task in shown)
-        lines.append([name, *("" if points is None else f"{points:+.2f}" for points in known)])
+        lines.append([name, *(gap_in_words(paper_gap(pair, paper, tasks, task)) for task in shown)])
     if lines := [line for line in lines if any(line[1:])]:
         print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
 
