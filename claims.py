@@ -100,8 +100,8 @@ def count(pairs, width):
     before += "Each is trained by the recipe of its table. Does their gap have the paper's sign?"
     after = (
         f"Same: the same sign. Level: of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both are at the bag. Size: "
-        f"ours as a part of the paper's, the median. "
+        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the level "
+        f"of a bag of symbols (K = 1), which sees no order. Size: ours as a part of the paper's, the median. "
         f"These {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
@@ -128,9 +128,9 @@ def tally(judged, width):
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
         f"Differs: by more than {GAP:g} points where less is expected. That is not always against the "
         "sentence: where K = 5 is ahead of K = 31, it is enough all the more. Open: *inconclusive*, though "
-        "the interval may lie on one side of 0; or too few seeds, not run, all at the bag. Of intervals of "
-        f"95 % one in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is "
-        "corrected for that. Many rows share runs."
+        "the interval may lie on one side of 0; or too few seeds, not run, every model at the bag. Of "
+        f"intervals of 95 % one in twenty misses: of the {read} that were read, about {read / 20:.0f}. "
+        "Nothing is corrected for that. Many rows share runs."
     )
     table = tables.markdown(["who says what, in short", *kinds, "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)

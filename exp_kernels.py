@@ -426,9 +426,14 @@ MEANINGS = {
     "S4D, S5, LRU": "state spaces with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",
 }
-LEADS = {"gMLP over S4": ("gMLP", "S4"), "gMLP over S5": ("gMLP", "S5")}
-LEADS["free taps over S4"] = ("free taps in S4's block", "S4")
-LEADS["decay-rotary over decay-fixed"] = ("decay-rotary", "decay-fixed")
+LEADS = {  # 0.0: A writes that the structure of SGConv's kernel, and of others, is not necessary
+    "gMLP over S4": ("gMLP", "S4"),
+    "gMLP over S5": ("gMLP", "S5"),
+    "S4 over S5": ("S4", "S5"),
+    "gMLP over SGConv": ("gMLP", "SGConv", 0.0),
+    "free taps over S4's kernel": ("free taps in S4's block", "S4", 0.0),
+    "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
+}
 
 
 def report(args):

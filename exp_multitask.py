@@ -246,8 +246,11 @@ MEANINGS = {
     "paper A's MEGA": "the block of A's code, an attention behind a moving average; A prints it with "
     "techniques",
 }
-LEADS = {"what the techniques add": ("Transformer", "Transformer, no techniques")}
-LEADS |= {f"the same, {model}": (model, f"{model}, no techniques") for model in ("MEGA", "paper A's MEGA")}
+LEADS = {"techniques over none": ("Transformer", "Transformer, no techniques")}
+LEADS |= {
+    f"{model}, techniques over none": (model, f"{model}, no techniques")
+    for model in ("MEGA", "paper A's MEGA")
+}
 
 
 def of_table_4(record):

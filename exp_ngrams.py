@@ -396,6 +396,8 @@ def report(args):
         "The best by validation (level: within two standard errors of the difference):",
         [r for group in records.grouped(as_published, lambda r: r["task"]).values() for r in best_of(group)],
     )
+    if args.mini:
+        print('The reports of networks have n=6, bayes as "no network", as at full size.\n')
     groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
     for group in groups.values():
         print_task(group)

@@ -269,7 +269,7 @@ MEANINGS = {
 }
 
 
-SHORT = "In short (points against the task's own order):"
+SHORT = "In short, what is lost against the task's own order, in points:"
 
 
 def report(args):
@@ -302,41 +302,37 @@ def print_not_run(ours):
     print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 16")
+    print(f"There former neighbours stand {data.length('text', False) // 16} apart.\n")
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
-    tables.print_list("What the small runs of the mini tier say:", lines)
-    for (name, tier), cells in ours.items():
-        if tier == "mini":
-            print_losses(name, tier, cells)
+    tables.print_list("What the small runs of the mini tier lose, in points:", lines)
 
 
 def in_words(name, tier, cells):
     """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
-    of the square has, and anywhere. And which models learn no more than a bag of symbols."""
+    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it?"""
     words, title = orders_in_words(name, tier, cells), data.TITLES[name]
     square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
+    flat = []  # these have no order to lose
     for order in (1, *square, "random"):
         groups = {row: cells[row, order] for row, s in cells if s == order and (row, 1) in cells}
         bags = [group for row, group in groups.items() if row.model == "bag"]
-        models = [row for row in groups if row.model != "bag"]
+        models = [row for row in groups if row.model != "bag" and row not in flat]
         low = [row for row in models if bags and records.at_bag(groups[row], bags[0])]
-        names = tables.listed([row.label(False) for row in low]) if low else ""
-        near = f"{names} {'are' if low[1:] else 'is'} at the bag's level" if low else ""
         if order == 1:
-            flat = low  # these have no order to lose
-            if near:
-                yield f"{title}, its own order: {near}: no order was learnt"
+            flat = low
+            if low:
+                names = tables.listed([row.label(False) for row in low])
+                near = f"{names} {'are' if low[1:] else 'is'} at the bag's level"
+                yield f"{title}, its own order: {near}: no order was learnt, none can be lost"
             continue
-        told = [row for row in models if row not in flat]
-        gaps = sorted((*records.difference(groups[row], cells[row, 1]), row.label(False)) for row in told)
-        if low and low == models:
-            yield f"{title}, neighbours {words[order]}: all models are at the bag's level"
-        elif gaps:
-            (most, _, worst), (least, _, best) = gaps[0], gaps[-1]
-            ends = f"{worst} loses most ({tables.signed(most)} points), {best} least ({tables.signed(least)})"
-            ends += " of those that had learnt an order" * bool(flat)
-            yield "; ".join(filter(None, [f"{title}, neighbours {words[order]}: {ends}", near]))
+        lost = {row: records.difference(groups[row], cells[row, 1])[0] for row in models}
+        told = {"down to the bag's level:": {}, "above it:" if low else "above the bag's level:": {}}
+        for row in sorted(models, key=lost.get):
+            told[[*told][row not in low]][row.label(False)] = [tables.signed(lost[row])]
+        if models:
+            yield f"{title}, neighbours {words[order]}: {tables.sentence(told, on='')}"
 
 
 def orders_in_words(name, tier, *both):

@@ -25,7 +25,7 @@ import contextlib
 import io
 import json
 import math
-import re
+import textwrap
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -730,10 +730,8 @@ def load(args, name, cell):
 
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
-SHOWN = ("none", "masked", "causal")  # in the table of leads
-GAINS = {"causal": ("Transformer, causal SPT", "Transformer, from scratch")}  # rows of PAPER
-WAYS = dict(none="accuracy", masked="masked SPT", causal="causal SPT", multitask="both losses")
 RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
+SHORT_NAMES = NAMES | dict(transformer="sinusoidal", rotary="rotary")  # Transformers by their positions
 
 
 class Arm(NamedTuple):
@@ -749,76 +747,55 @@ class Arm(NamedTuple):
         objective = "none-causal" if cell.objective == "none-causal" else "none"
         return cls(records.in_words(record["changes"]), cell.model, cell._replace(objective=objective))
 
-    def label(self, full=False, share=True):
-        """ "S4, random, 16 apart"; in full "S4, random start, neighbours 16 apart"; with or without the share
-        that SPT has. Mini inputs have 256 positions: former neighbours lie 256 / stride apart."""
+    def label(self, full=False):
+        """ "S4, random, 16 apart"; in full "S4, random start, neighbours 16 apart". Mini inputs have 256
+        positions: former neighbours lie 256 / stride apart."""
+        return ", ".join([(NAMES if full else SHORT_NAMES)[self.model], *self.details(full)])
+
+    def details(self, full=False):
+        """What is behind the model in a label. Where the length of a training was changed, its epochs say
+        what share SPT has."""
         cell = self.rest
-        words = [NAMES[cell.model] if full or cell.model != "rotary" else "rotary"]
-        words.append("one way" if cell.way.one_way else None)
+        words = ["one way" if cell.way.one_way else None]
         words.append(f"random{' start' * full}" if cell.init == "random" else None)
         words.append(f"{100 * cell.fraction:g} %{' of the images' * full}" if cell.fraction else None)
-        told = not share or cell.share is None or (self.changes and cell.share == 0)  # by "scratch"
+        told = cell.share is None or self.changes
         words.append(None if told else f"{100 * cell.share:g} % SPT")
         words += [cell.size, cell.pooling, "ce" if cell.image_loss == "ce" else None]
         if cell.stride != 1:
             order = "anywhere" if cell.stride == "random" else cell.stride
             order = f"{256 // cell.stride} apart" if isinstance(cell.stride, int) else order
             words.append("neighbours " * full + order)
-        return ", ".join(filter(None, words))
-
-    def headings(self, cells):
-        """What was changed in its recipe: ["12 + 4 epochs"] of SPT and of labels; from scratch that of each
-        share of SPT that others have."""
-        shares = {self.rest.share}
-        if self.changes and not self.rest.share:
-            shares = {arm.rest.share for arm in cells if arm.changes == self.changes and arm.rest.share}
-        return [
-            in_halves(self.changes, share) for share in sorted(shares or {0}, key=lambda share: share or 0)
-        ]
+        return [*filter(None, words)]
 
     def with_column(self, column):
         """ "S4, random, masked": the row and its objective."""
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-def in_halves(words, share):
-    """ "18 + 2 epochs, ssm_lr 0.001" of "20 epochs, ssm_lr 0.001", of which SPT has a share; without epochs
-    the share in %. Without a change nothing is said of it."""
-    if not words or not share:
-        return words
-    halves = re.sub(
-        r"^(\d+) epochs", lambda m: f"{share * int(m[1]):g} + {(1 - share) * int(m[1]):g} epochs", words
-    )
-    return halves if halves != words else f"{words}, {100 * share:g} % SPT"
-
-
-NUMBERS = "test accuracy in %: mean ± standard error; of 3 seeds, or (their number)"
+NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = {  # words of the tables
-    "Transformer": 'with sinusoidal positions; "rotary": with rotary ones',
-    "scratch": "trained on labels alone",
-    "masked, causal": "first SPT (self-pretraining), then labels; at the mini tier half of the steps each if "
-    "a row says nothing else",
-    "paper B": "at full size. Its cells of S4 after SPT are not legible in our copy: S4 from scratch stands "
-    "in their place",
-    "helped, harmed, unclear": "by the 95 % interval of the longest training: above 0, below 0, or 0 in it",
+    "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
+    "scratch": "as many epochs on labels alone",
+    "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
-    "the recipe": "as printed below the accuracies, nothing changed",
-    "% SPT": "SPT has this share of the steps",
-    "random": "the state space starts at random, not by structure",
-    "it adds": "above the same model from scratch, as many steps; in points",
+    "epochs": "18 + 2: of SPT, then of labels",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
+    "B": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy",
+    "random": "the state space starts at random, not by structure",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
+    "helps / harms": "our 95 % interval is above 0, or below it",
+    "reading": "of the lead after SPT, beside a lead of 0",
 }
-READINGS = ("same sign", "opposite sign", "no difference", "differs", "inconclusive")
-MEANINGS |= {words: tables.MEANINGS[words] for words in ("[bag]", *READINGS, "no network", "sums guessed")}
+MEANINGS = tables.MEANINGS | MEANINGS
 
 
 def report(args):
-    """A table a task, a row what is trained, a column an objective; what the pretrainings restored; at full
+    """What the gaps say in short; a table a task of what SPT adds, one a question of what it leaves; at full
     size the paper's numbers and averages; the figures."""
     if args.smoke:
         return
@@ -834,127 +811,168 @@ def report(args):
             here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
             if tier == "paper" or any(here):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
+                print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             for whose, found in zip(("Your runs", "This repository's runs"), here):
                 found = [r for r in found if "score" not in r]
                 by_task = records.grouped(found, lambda r: r["task"])
                 cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
                 plain = {task: by_own_rates(cells[task]) for task in cells}
-                rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
-                print_gains(plain)
-                tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
+                if found:
+                    print(f"{whose}{SHORT if tier == 'mini' else '.'}\n")
+                for question in QUESTIONS if tier == "mini" else ():
+                    tables.print_list(f"{question} {QUESTIONS[question]}", answers(question, plain))
                 for task, of_task in by_task.items():
-                    print(f"{whose}, {data.TITLES[task]}:\n")
-                    print_arms(cells[task], plain[task], of_task)
-                for question in QUESTIONS:
-                    print_answers(question, plain)
-                    for task in cells:
-                        print_leads(data.TITLES[task], cells[task], task, QUESTIONS[question][1])
+                    print_gains(cells[task], plain[task], of_task)
+                for question in list(QUESTIONS)[1:]:
+                    print_leads(question, cells)
                 for task in cells:
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
                     if args.all_tiers or not plain[task]:
                         print_rates(f"{data.TITLES[task]}, other rates", searched)
+                rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
+                tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
             if tier == "paper":
                 print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
-    if any(r["tier"] == "mini" for found in both for r in found) and "mini" in tiers:
-        print("What the mini runs say about the paper: python claims.py")
     tables.print_elsewhere(args, __file__, tiers, ran_at[1])
     print(tables.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names, tiers)
 
 
-QUESTIONS = {  # what a reader asks: what stands above the answers, the names of LEADS
-    "Is S4 still ahead after SPT?": (
-        'Paper B: "very small gaps", read as 0. Its numbers are of S4 from scratch.',
-        ("S4 over Transformer", "S4 over rotary"),
-    ),
-    "Does the start of a state space matter after SPT?": (
-        'Paper B: structure is "mostly redundant", read as 0.',
-        ("S4, structured over random", "DLR, structured over random"),
-    ),
+# -- in short
+
+SHORT = " in short, by the longest training of a model, in points:"
+GAINS = "Does SPT help?"  # what a reader asks, and what paper B says
+AHEAD = "Is S4 still ahead after SPT?"
+START = "Does the start of a state space still matter after SPT?"
+QUESTIONS = {
+    GAINS: "Paper B: yes, on every task.",
+    AHEAD: 'Paper B: "very small gaps".',
+    START: 'Paper B: structure is "mostly redundant".',
 }
+EFFECTS = {1: "helps", -1: "harms", 0: "unclear for"}  # by the sign of the 95 % interval
 
 
-def print_gains(plain):
-    """Does SPT help? A list of {task: by_own_rates}."""
-    ways = [way for way in COLUMNS if way != "none"]
-    heading = "Does SPT help? In points above training from scratch for as many epochs"
-    lines = [
-        f"{data.TITLES[task]}, {line}"
-        for task in plain
-        for way in ways
-        if (line := gain(plain[task], task, way))
+def answers(question, plain):
+    """The sentences that answer one of QUESTIONS, of {task: by_own_rates}."""
+    if question == GAINS:
+        told = (effects(cells, task) for task, cells in plain.items())
+    else:
+        told = (standings(plain, name) for name, lead in LEADS.items() if lead.question == question)
+    return [*filter(None, told)]
+
+
+def effects(cells, task):
+    """ "Text: helps S4 (masked +7.4, causal +7.6); unclear for sinusoidal (masked +1.4)." """
+    told = {effect: {} for effect in EFFECTS.values()}
+    for model, way in product(MODELS, ("masked", "causal")):
+        found = [gap for arm, gap in gains_of(cells, task, way) if arm.model == model and not arm.details()]
+        for gap in tables.longest_first(found)[:1]:
+            low, high = gap.interval
+            effect = EFFECTS[0 if gap.few else (low > 0) - (high < 0)]
+            told[effect].setdefault(SHORT_NAMES[model], []).append(f"{way} {gap.points}{gap.bag}")
+    words = tables.sentence(told, on="")
+    return f"{data.TITLES[task]}: {words}." if words else ""
+
+
+def standings(plain, name):
+    """ "S4 over rotary: level on Text (masked +0.2); unclear on Text (causal +1.1)." """
+    told = {}
+    for (task, cells), way in product(plain.items(), ("masked", "causal")):
+        for gap in tables.longest_first(after(cells, task, LEADS[name], way))[:1]:
+            of_task = told.setdefault(gap.standing, {}).setdefault(data.TITLES[task], [])
+            of_task.append(f"{way} {gap.points}{gap.bag}")
+    return f"{name}: {tables.sentence(told)}." if told else ""
+
+
+# -- what SPT adds
+
+
+def print_gains(cells, plain, found):
+    """The tables of one task, of cells_of and by_own_rates of its records: one for each objective, a row a
+    model from scratch and with it; the recipe; at full size ours beside the paper's."""
+    task, title = found[0]["task"], data.TITLES[found[0]["task"]]
+    for way in ("masked", "causal", "multitask"):
+        lines = [line for arm in plain if way in plain[arm] for line in lines_of_gain(plain, task, arm, way)]
+        if lines:
+            header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
+            tables.print_table(header, lines)
+    if alone := scratch_alone(plain):
+        words = "; ".join(f"{label} {accuracy(group)}" for label, group in alone)
+        print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
+    inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
+    rows = tables.recipe_rows(as_rows(plain))
+    tables.print_recipe(title, rows, found, inputs, about_runs(found), by_arm)
+    print_beside(cells, task)
+
+
+def lines_of_gain(cells, task, arm, way):
+    """A row of a model with one objective, at the mini tier with paper B's below it."""
+    group, scratch = cells[arm][way], scratch_of(cells, arm)
+    pair = [of for of in (group, scratch) if of]
+    gain = tables.lead(*pair) if scratch else ""
+    label = in_row([arm.label(), *other_changes(group[0])], pair)
+    numbers = [numbers_of(scratch), numbers_of(group), gain, restored(group)]
+    lines = tables.folded([label, budget(group[0]), *numbers], width=16)
+    rows = [Cell(arm.model, objective, arm.rest.init).row() for objective in (way, "none")]
+    printed = [tables.paper_number(PAPER, row, TASKS, task) for row in rows]
+    plain = arm == Arm("", arm.model, Cell(arm.model, "none", arm.rest.init))
+    if group[0]["tier"] == "mini" and plain and isinstance(printed[0], float):
+        theirs = [f"{value:.2f}" if isinstance(value, float) else "" for value in printed]
+        gap = tables.gap_in_words(tables.paper_gap(rows, PAPER, TASKS, task))
+        lines.append([f"{arm.label()}, B", "", *reversed(theirs), gap, ""])
+    return lines
+
+
+def in_row(words, groups):
+    """ "S4, 10 % (2) [bag]": a label, the numbers of seeds if they are not three, and tables.at_bag."""
+    counts = dict.fromkeys(tables.summary(group).partition(" (")[2].rstrip(")") for group in groups)
+    counts = " ".join(f"({count})" for count in counts if count != str(records.SEEDS))
+    return " ".join(filter(None, [", ".join(words), counts, "[bag]" * any(map(tables.at_bag, groups))]))
+
+
+def numbers_of(group):
+    """ "59.2 ± 0.9"; "" for none."""
+    return tables.summary(group, 1).partition(" (")[0] if group else ""
+
+
+def scratch_arm(cells, arm):
+    """What an arm is compared with: the same model, trained as long on labels alone; None if there is none.
+    Table 8 of the paper trains both for one time: there it is the arm with 0 % SPT."""
+    first = next(iter(cells[arm].values()))[0]
+    changes = records.in_words({k: v for k, v in first["changes"].items() if k != "lr_pretrain"})
+    shares = (None, 0.0) if changes else (0.0 if arm.rest.share else None,)
+    twins = (Arm(changes, arm.model, arm.rest._replace(share=share)) for share in shares)
+    return next((twin for twin in twins if "none" in cells.get(twin, {})), None)
+
+
+def scratch_of(cells, arm):
+    """The records of scratch_arm, or None."""
+    twin = scratch_arm(cells, arm)
+    return twin and cells[twin]["none"]
+
+
+def scratch_alone(cells):
+    """[(label, records)] of what was trained from scratch alone: nothing is compared with it."""
+    used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
+    return [
+        (", ".join([arm.label(), *filter(None, [arm.changes])]), columns["none"])
+        for arm, columns in cells.items()
+        if "none" in columns and arm not in used
     ]
-    tables.print_list(f"{heading} (18 + 2: of SPT and of labels):", lines)
 
 
-def print_answers(question, plain):
-    """One of QUESTIONS and its answers, a list of {task: by_own_rates}."""
-    claim, names = QUESTIONS[question]
-    lines = [
-        f"{data.TITLES[task]}, {name}: {line}"
-        for task, name in product(plain, names)
-        if (line := left(plain[task], task, LEADS[name]))
-    ]
-    tables.print_list(f"{question} {claim} In points:", lines)
+def gains_of(cells, task, way):
+    """[(arm, Gap)]: what an objective adds to training from scratch, wherever both were run."""
+    pairs = [(arm, columns[way], scratch_of(cells, arm)) for arm, columns in cells.items() if way in columns]
+    return [(arm, gap_of(task, group, scratch)) for arm, group, scratch in pairs if scratch]
 
 
-EFFECTS = {1: "helped", -1: "harmed", 0: "unclear"}  # by the sign of the 95 % interval
-
-
-def longest(gaps, more):
-    """ "helped (+13.3 ± 0.7, 12 + 4 epochs)": what the longest training gained; of few seeds unclear. more:
-    what else stands in the brackets."""
-    gap = tables.longest_first(gaps)[0]
-    low, high = gap.interval
-    effect = EFFECTS[0 if gap.few else (low > 0) - (high < 0)]
-    budget = f", {gap.budget}" if gaps[1:] or gap.words else ""
-    return f"{effect} ({tables.lead(*gap.groups, seeds=gap.few)}{gap.bag}{budget}{more})"
-
-
-def left(cells, task, lead):
-    """What is left of a lead after SPT, half a sentence with paper B's numbers; "" for nothing."""
-    gaps = {WAYS[way]: after(cells, task, way, lead) for way in ("masked", "causal")}
-    ours = "; ".join(f"{way} {tables.told(found)}" for way, found in gaps.items() if found)
-    theirs = [
-        f"B, {WAYS[way]}: {paper_lead(pair, task)}" for way, pair in lead.paper.items() if way != "none"
-    ]
-    return "; ".join([ours, *theirs]) if ours else ""
-
-
-def gain(cells, task, way):
-    """What an objective adds to each model, half a sentence; "" for none. Rows with a word behind the
-    model, such as its random start, stand in the tables alone."""
-    gaps = {}
-    for words, rows in by_heading(cells).items():
-        for label, columns in rows.items():
-            if ", " not in label and way in columns and "none" in columns:
-                pair, (first, *_) = (columns[way], columns["none"]), columns[way]
-                gap = tables.Gap(task, words, training(first), total(first), pair)
-                gaps.setdefault(label, []).append(gap)
-    told = (f"{model} {longest(found, in_paper(model, way, task))}" for model, found in gaps.items())
-    text = "; ".join(told)
-    return f"{WAYS[way]}: {text}" if text else ""
-
-
-def in_paper(model, way, task):
-    """ "; paper B: +24.54": what it adds in paper B; "" where no such pair is printed."""
-    points = paper_lead(GAINS[way], task) if way in GAINS and model == NAMES["transformer"] else ""
-    return f"; paper B: {points}" if points else ""
-
-
-def after(cells, task, way, lead):
-    """The Gaps of a lead after SPT, beside ≈ 0."""
-    gaps = []
-    for arm, column, *groups in leads_of(cells, lead.model, lead.twin):
-        if column == way:
-            first, label = groups[0][0], arm.label(share=False).removeprefix(NAMES[lead.model])[2:]
-            words, budget = (
-                ", ".join(filter(None, [label, *of])) for of in (arm.headings(cells), [training(first)])
-            )
-            gaps.append(tables.Gap(task, words, budget, total(first), groups, 0.0))
-    return gaps
+def gap_of(task, group, other, paper=None):
+    """The tables.Gap of two cells; paper: what is expected."""
+    words = ", ".join(other_changes(group[0]))
+    return tables.Gap(task, words, budget(group[0]), total(group[0]), (group, other), paper)
 
 
 def total(record):
@@ -962,81 +980,31 @@ def total(record):
     return both_halves(record).get("epochs", 0)
 
 
-def training(record):
-    """ "18 + 2 epochs, ssm_lr 0.001": the epochs of SPT and of labels, and what else was changed."""
-    labels = record["hp"].get("train", {}).get("epochs", 0)
-    before = f"{total(record) - labels:g} + " if record["hp"].get("pretrain") else ""
-    others = {k: v for k, v in record["changes"].items() if k not in ("epochs", *RATES_OF)}
-    return ", ".join(filter(None, [f"{before}{labels:g} epochs", records.in_words(others)]))
+def budget(record):
+    """ "18 + 2": the epochs of SPT and of labels, or their steps where these were given; "20" without SPT."""
+    train, before = (record["hp"].get(half) for half in ("train", "pretrain"))
+    unit = "steps" if (train or {}).get("steps") else "epochs"
+    if unit not in (train or {}):
+        return ""
+    first = "" if before is None else f"{(train | before)[unit]:,} + "
+    return f"{first}{train[unit]:,}"
 
 
-def print_arms(cells, plain, found):
-    """The tables of one task: a row what was trained, with what SPT adds; ours beside the paper's. found: its
-    records; cells, plain: cells_of and by_own_rates of them."""
-    task = found[0]["task"]
-    print_ways(plain)
-    inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
-    rows = tables.recipe_rows(as_rows(plain))
-    tables.print_recipe(data.TITLES[task], rows, found, inputs, about_runs(found), by_arm)
-    print_beside(cells, task)
-
-
-def by_heading(cells, full=False):
-    """{what was changed in the recipe: {label of a model: {column: records}}}, the table's own first."""
-    places = {}
-    for arm, columns in cells.items():
-        if arm.rest.share and not arm.changes:  # Table 8: 0 % is training from scratch
-            columns = cells.get(arm._replace(rest=arm.rest._replace(share=0.0)), {}) | columns
-        for words in arm.headings(cells):
-            rows = places.setdefault(words, {})
-            label = arm.label(full, share=not words)
-            rows[label] = rows.get(label, {}) | columns
-    return {words: places[words] for words in sorted(places, key=tables.naturally)}
-
-
-def by_own_rates(cells):
-    """The cells without those of the mini tier that had another rate than the table's: a search."""
-    first = {arm: next(iter(columns.values()))[0] for arm, columns in cells.items()}
-    searched = {arm for arm, r in first.items() if r["tier"] == "mini" and RATES_OF & r["changes"].keys()}
-    return {arm: columns for arm, columns in cells.items() if arm not in searched}
-
-
-def lines_of(cells, rows_of):
-    """The lines of a table with a heading for each change of the recipe; rows_of(label of a model, its
-    {column: records}): what it has in the table."""
-    lines = []
-    for words, rows in by_heading(cells).items():
-        found = [line for label, columns in rows.items() for line in rows_of(label, columns)]
-        lines += tables.under(words, found, width=18)
-    return lines
-
-
-def print_ways(cells):
-    """A table for each objective that a model was trained with: from scratch, with it, what it adds, and what
-    the pretraining restored. Models that were trained from scratch alone stand in the first."""
-    ways = [way for way in COLUMNS if any(way in columns for columns in cells.values())]
-    ways = [way for way in ways if way != "none"] or ["none"]
-    for way in ways:
-
-        def rows_of(label, columns, way=way):
-            pair = columns.get("none"), columns.get(way)
-            if not pair[1] and (way != ways[0] or not pair[0]):
-                return []
-            gain = tables.lead(*reversed(pair)) if all(pair) and way != "none" else ""
-            return [[label, *(accuracy(group, 1) for group in pair), gain, restored(pair[1])]]
-
-        if lines := lines_of(cells, rows_of):
-            tables.print_table([WAYS[way], "scratch", "with it", "it adds", "restores"], lines)
+def other_changes(record):
+    """What was changed in a recipe beside its epochs: ["ssm_lr 0.001"]."""
+    words = records.in_words({k: v for k, v in record["changes"].items() if k != "epochs"})
+    return [*filter(None, [words])]
 
 
 def print_rates(title, cells):
     """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
-
-    def rows_of(label, columns):
-        return [[label, *(accuracy(columns.get(column)) for column in COLUMNS)]]
-
-    if lines := lines_of(cells, rows_of):
-        tables.print_table([title, *COLUMNS.values()], lines)
+    lines = []
+    for arm, columns in cells.items():
+        label = ", ".join([arm.label(), *other_changes(next(iter(columns.values()))[0])])
+        epochs = budget(next(iter(columns.values()))[0])
+        lines += tables.folded([label, epochs, *(accuracy(columns.get(c)) for c in COLUMNS)], width=16)
+    if lines:
+        tables.print_table([title, "epochs", *COLUMNS.values()], lines)
 
 
 def print_beside(cells, task):
@@ -1050,6 +1018,13 @@ def print_beside(cells, task):
             lines.append([arm.with_column(column), accuracy(group), text, tables.to_paper(group, value)])
     if lines:
         tables.print_table(["", "here", "paper", "difference"], lines)
+
+
+def by_own_rates(cells):
+    """The cells without those of the mini tier that had another rate than the table's: a search."""
+    first = {arm: next(iter(columns.values()))[0] for arm, columns in cells.items()}
+    searched = {arm for arm, r in first.items() if r["tier"] == "mini" and RATES_OF & r["changes"].keys()}
+    return {arm: columns for arm, columns in cells.items() if arm not in searched}
 
 
 def about_runs(found):
@@ -1095,21 +1070,28 @@ def as_rows(cells):
 def cells_of(found):
     """{arm: {column: its records by the best recipe}} of some records, in the order of the tables."""
     arms = records.grouped(found, Arm.of)
-    order = sorted(arms, key=lambda arm: ([*MODELS].index(arm.model), tables.naturally(arm.label())))
+    order = sorted(
+        arms, key=lambda arm: ([*MODELS].index(arm.model), *map(tables.naturally, (arm.label(), arm.changes)))
+    )
     cells = {arm: records.grouped(arms[arm], column_of) for arm in order}
     return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
+
+
+# -- what SPT leaves of a lead
 
 
 class Lead(NamedTuple):
     """One model over another."""
 
+    question: str
     model: str  # that ahead
     twin: dict  # what the other has instead
     paper: dict = {}  # {column: (row, row) of PAPER}
 
 
 LEADS = {
-    "S4 over Transformer": Lead(
+    "S4 over sinusoidal": Lead(
+        AHEAD,
         "s4",
         {"model": "transformer"},
         {
@@ -1118,20 +1100,16 @@ LEADS = {
         },
     ),
     "S4 over rotary": Lead(
-        "s4",
-        {"model": "rotary"},
-        {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")},
+        AHEAD, "s4", {"model": "rotary"}, {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")}
     ),
-    "S4, structured over random": Lead("s4", {"init": "random"}),
-    "DLR, structured over random": Lead("dlr", {"init": "random"}),
+    "S4, structured over random": Lead(START, "s4", {"init": "random"}),
+    "DLR, structured over random": Lead(START, "dlr", {"init": "random"}),
 }
-
-
 PAPER_LEADS = {  # what B's tables have of them, and of SPT
-    "causal SPT for Transformer": GAINS["causal"],
-    "S4 over Transformer, scratch": LEADS["S4 over Transformer"].paper["none"],
-    "S4 over Transformer, SPT": LEADS["S4 over Transformer"].paper["causal"],
-    "S4 over rotary, SPT": LEADS["S4 over rotary"].paper["masked"],
+    "sinusoidal, causal over scratch": ("Transformer, causal SPT", "Transformer, from scratch"),
+    "S4 over sinusoidal, scratch": LEADS["S4 over sinusoidal"].paper["none"],
+    "S4 over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
+    "S4 over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 
@@ -1147,31 +1125,59 @@ def leads_of(cells, model, twin):
     return leads
 
 
-def print_leads(title, cells, task, names):
-    """A table of some LEADS: a row what both models have, a column an objective, first the paper's numbers.
-    Of rates that were tried only those with more seeds than the table's own."""
+def after(cells, task, lead, way):
+    """The Gaps of a lead after SPT of one kind, beside 0."""
+    return [
+        gap_of(task, *pair, 0.0)
+        for arm, column, *pair in leads_of(cells, lead.model, lead.twin)
+        if column == way and not arm.details()
+    ]
+
+
+def print_leads(question, by_task):
+    """A table of the LEADS of one of QUESTIONS: a row a training, from scratch and after SPT."""
     lines = []
-    for heading in names:
-        model, twin, paper = LEADS[heading]
-        rows, found = {}, {lead[:2]: lead[2:] for lead in leads_of(cells, model, twin)}
-        for (arm, column), pair in found.items():
-            rates = RATES_OF & pair[0][0]["changes"].keys()
-            others = {k: v for k, v in pair[0][0]["changes"].items() if k not in rates}
-            own = found.get((arm._replace(changes=records.in_words(others)), column), [()])
-            if rates and min(map(len, own)) >= min(map(len, pair)):
-                continue
-            label = arm.label(share=False).removeprefix(NAMES[model])[2:]
-            for changed in arm.headings(cells):
-                words = ", ".join(filter(None, [label, changed])) or "the recipe"
-                rows.setdefault(words, {})[column] = tables.lead(*pair, seeds=True)
-        order = sorted(rows, key=lambda words: (words != "the recipe", tables.naturally(words)))
-        if rows and paper:
-            rows["paper B"] = {column: paper_lead(pair, task) for column, pair in paper.items()}
-            order.insert(0, "paper B")
-        table = [tables.folded([words, *(rows[words].get(way, "") for way in SHOWN)]) for words in order]
-        lines += tables.under(heading, sum(table, []), width=28)
+    for name, lead in LEADS.items():
+        if lead.question == question:
+            rows = [row for task in by_task for row in lines_of_lead(by_task[task], task, lead)]
+            lines += tables.under(name, rows, width=23)
     if lines:
-        tables.print_table([f"{title}, points ahead", *map(COLUMNS.get, SHOWN)], lines)
+        print(f"{question}\n")
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
+
+
+def lines_of_lead(cells, task, lead):
+    """The rows of a lead on one task, first paper B's. Of rates that were tried only those with more seeds
+    than the table's own."""
+    title = data.TITLES[task]
+    found = {pair[:2]: pair[2:] for pair in leads_of(cells, lead.model, lead.twin)}
+    kept = {key: pair for key, pair in found.items() if key[1] in ("masked", "causal")}
+    kept = {key: pair for key, pair in kept.items() if not was_a_search(found, *key)}
+    scratch = {key: (scratch_arm(cells, key[0]), "none") for key in kept}
+    alone = [key for key in found if key[1] == "none" and key not in scratch.values()]
+    lines = []
+    for arm, way in [*kept, *alone]:
+        before, pair = found.get(scratch.get((arm, way), (arm, way))), kept.get((arm, way))
+        first = (pair or before)[0][0]
+        words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
+        label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
+        gaps = [tables.lead(*groups) if groups else "" for groups in (before, pair)]
+        reading = gap_of(task, *pair, 0.0).reading if pair else ""
+        lines += tables.folded([label, budget(first), *gaps, reading], width=21)
+    theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
+    if lines and any(theirs):
+        way = next((COLUMNS[way] for way in ("masked", "causal") if way in lead.paper), "")
+        lines.insert(0, [f"{title}, {way}, B", "", theirs[0], theirs[1] or theirs[2], ""])
+    return lines
+
+
+def was_a_search(found, arm, way):
+    """Whether a pair of leads_of, {(arm, objective): pair}, has other rates, and no more seeds than that
+    with the table's."""
+    changes = found[arm, way][0][0]["changes"]
+    words = records.in_words({k: v for k, v in changes.items() if k not in RATES_OF})
+    own = found.get((arm._replace(changes=words), way), [()])
+    return bool(RATES_OF & changes.keys()) and min(map(len, own)) >= min(map(len, found[arm, way]))
 
 
 def paper_lead(pair, task):
@@ -1184,9 +1190,9 @@ def column_of(record):
     return "none" if record["cell"]["objective"] == "none-causal" else record["cell"]["objective"]
 
 
-def accuracy(group, digits=None):
+def accuracy(group):
     """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three; "" for none."""
-    return tables.summary(group, digits).removesuffix(" (3)") if group else ""
+    return tables.summary(group).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
@@ -1214,15 +1220,13 @@ def print_papers(args, both, names):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
     tables.print_paper_gaps(PAPER_LEADS, shown, data.SHORT_TITLES, TASKS, PAPER)
-    print("S4 is from scratch. SPT is causal for the Transformer and masked for rotary.\n")
     if args.report and not args.all_tiers:
         small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
         by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
         plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
-        print(f"{tables.SMALL}\n" if by_task else "")
-        print_gains(plain)
+        print(f"The mini tier{SHORT}\n" if plain else "")
         for question in QUESTIONS:
-            print_answers(question, plain)
+            tables.print_list(f"{question} {QUESTIONS[question]}", answers(question, plain))
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     tables.print_bests(tables.best_printed(PAPER, TASKS), {}, rules, data.TITLES)
@@ -1261,9 +1265,9 @@ def draw(args, both, names, tiers):
     for task, cells in by_task.items():
         leads = [
             lead
-            for model, twin, *_ in LEADS.values()
-            if "init" in twin
-            for lead in leads_of(cells, model, twin)
+            for of_start in LEADS.values()
+            if of_start.question == START
+            for lead in leads_of(cells, of_start.model, of_start.twin)
         ]
         if leads:
             plot_starts(leads, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")
@@ -1286,11 +1290,14 @@ def plot_small(by_task, path):
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
     compared = {}
     for task, cells in by_task.items():
-        for words, rows in by_heading(by_own_rates(cells), full=True).items():
-            for label, columns in rows.items():
-                if len(columns) > 1:
-                    name = ",\n".join(filter(None, [*label.split(", ", 1), words]))
-                    compared.setdefault(task, {})[name] = columns
+        plain = by_own_rates(cells)
+        for arm, columns in plain.items():
+            first, scratch = [*columns.values()][-1][0], scratch_of(plain, arm)
+            columns = {"none": scratch} | columns if scratch else columns
+            if len(columns) > 1 and arm not in {scratch_arm(plain, other) for other in plain if other != arm}:
+                epochs = [f"{budget(first)} epochs"] if "epochs" in first["changes"] else []
+                words = [", ".join(arm.details(full=True)), *epochs, *other_changes(first)]
+                compared.setdefault(task, {})[",\n".join([NAMES[arm.model], *filter(None, words)])] = columns
     if not compared:
         return
     high = 0.7 * max(map(len, compared.values()))

@@ -155,30 +155,33 @@ def at_bag(group):
 
 NUMBERS = (
     "test accuracy in %: mean ± standard error (number of seeds); [0.5, 4.4]: a 95 % interval. The error is "
-    "the largest of three: by the row's own seeds, by the seeds of all rows of the task, by the size of the "
-    "test set. Cost: CPU time of a run; on a GPU, or where that is unknown, wall time"
+    "the largest of three: by the row's seeds, by those of all rows of the task, by the size of the test "
+    "set. Cost: CPU time of a run, (GPU): wall time"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORT = "In short, what our gaps say of the paper's:"
-SMALL = "What the small runs of the mini tier say of the paper's gaps:"
+SHORT = "In short, which model is ahead, in points:"
+SMALL = "What the small runs of the mini tier say, in points:"
 WORDS = "What the numbers and words mean:"
 MEANINGS = {  # of words in any report
-    "no techniques": "without paper A's training techniques: on Text restoring corrupted bytes "
-    '("denoising"), on ListOps shuffled arguments, on Image augmentation (mini tier: flips)',
+    "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
+    "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
-    "no network": "the rules of floors.py: linear models, of 6-grams on Text, of 6 x 6 patches on Image (a "
-    "JPEG copy) and Pathfinder; on ListOps a rule by hand that solves arguments of up to 16 symbols",
-    "sums guessed": "the same rule, if sums at the root are guessed: A says that its model guesses them",
-    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. After "
-    "a difference: one of its two models is, or both are",
-    "same sign": "our 95 % interval lies wholly on the side of 0 where the paper's gap is",
-    "opposite sign": "our interval lies wholly on the other side of 0",
-    "no difference": f"the paper's gap is at most {records.GAP:g} points, and our interval lies within that",
-    "differs": f"the paper's gap is at most {records.GAP:g} points, and our whole interval is beyond that",
-    "inconclusive": "none of these: our interval has 0 in it; or the paper's gap is at most "
-    f"{records.GAP:g} points, and {records.GAP:g} or -{records.GAP:g} is in it, though 0 may not be",
+    "ahead / behind": "our 95 % interval is above 0, or below it; the paper's gap is beyond "
+    f"±{records.GAP:g} points",
+    "level": f"either is within ±{records.GAP:g} points",
+    "unclear": "ours is none of these",
+    "same sign / opposite sign": "the interval is on the paper's side of 0, or on the other",
+    "no difference / differs": f"of a paper's gap of at most {records.GAP:g} points: the interval is within "
+    f"±{records.GAP:g}, or outside",
+    "inconclusive": "neither: the interval has 0 in it, or an end of "
+    f"±{records.GAP:g} where the paper's gap is within that",
+    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
+    "a difference: one of its models is",
+    "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder"
+    "); on ListOps a rule by hand",
+    "sums guessed": "the same rule, but it guesses a sum at the root, as A says of its model",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -193,11 +196,13 @@ the paper by.
 
 def explain(text, meanings, numbers=NUMBERS):
     """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
-    only what stands in the text is explained."""
+    only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
     lines = []
     for words, meaning in ({"±": numbers} | meanings).items():
-        if known := ", ".join(word for word in words.split(", ") if word in text):
+        if known := ", ".join(
+            word for word in words.split(", ") if any(w in text for w in word.split(" / "))
+        ):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
@@ -214,7 +219,7 @@ def report(
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
     floors          {task: {name of a rule without a network: what its record has, such as its "cell"}}
-    leads           {name: (row, row)}: how far is the first ahead of the second?
+    leads           {name: (row, row)}: how far is the first ahead of the second? See gaps_of
     apart           record -> whether the script prints it in a table of its own
     meanings        {words: what they mean}; printed below the tables that they stand in
     first           the flags of a cell to begin with at full size
@@ -248,12 +253,12 @@ def report(
             gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
             if full:
                 print_paper_gaps(leads or {}, shown, short or titles, tasks, paper)
-            print_list(SHORT, answers(gaps, titles))
+            print_list(SHORT, in_short(gaps, titles))
             print_leads(gaps, titles)
             if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
-                print_list(SMALL, answers(gaps_below, titles, points=True))
+                print_list(SMALL, in_short(gaps_below, titles))
             own = best_rows(r for r in yours or ours if not is_rate(r))
             print_bests(best_printed(paper, tasks) if full else {}, own, rules, titles)
             for task in ran:
@@ -480,9 +485,19 @@ class Gap(NamedTuple):
         return f"{signed(points)} [{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
 
     @property
-    def share(self):
-        """Ours as a part of the paper's."""
-        return records.difference(*self.groups)[0] / self.paper
+    def points(self):
+        """ "+2.4" """
+        return signed(records.difference(*self.groups)[0])
+
+    @property
+    def standing(self):
+        """Where our 95 % interval has the first row: "ahead", "behind", "level" or "unclear"."""
+        low, high = self.interval
+        if self.few:
+            return records.FEW
+        if max(-low, high) <= records.GAP:
+            return "level"
+        return "ahead" if low > 0 else "behind" if high < 0 else "unclear"
 
     @property
     def tier(self):
@@ -509,11 +524,13 @@ class Gap(NamedTuple):
 
 
 def gaps_of(leads, found, tasks, paper):
-    """{name of a lead: its Gaps}, {name: (row, row)}, wherever both of its rows were trained by one recipe.
-    Rates that were tried are left out. A row without techniques is compared with all techniques that the
-    other was given."""
+    """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
+    are left out. A row without techniques is compared with all techniques that the other was given.
+
+    leads: {name: (row, row)}, or (row, row, what is expected): other rows whose gap in the paper's table it
+    is, or 0.0 where the paper says in words that there is none."""
     gaps = {}
-    for name, pair in leads.items():
+    for name, (*pair, said) in ((name, (*lead, None)[:3]) for name, lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -527,7 +544,7 @@ def gaps_of(leads, found, tasks, paper):
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
-                gap = paper_gap(pair, beside, tasks, task)
+                gap = said if said == 0.0 else paper_gap(said or pair, beside, tasks, task)
                 gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
@@ -539,8 +556,8 @@ def paper_gap(pair, paper, tasks, task):
 
 
 def gap_in_words(points):
-    """ "+12.65": a gap of a paper's table; "" for none."""
-    return "" if points is None else f"{points:+.2f}"
+    """ "+12.65": a gap of a paper's table; "≈ 0" where it says that in words; "" for none."""
+    return "" if points is None else f"{points:+.2f}" if points else "≈ 0"
 
 
 def print_leads(gaps, titles):
@@ -557,27 +574,40 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
 
 
-def answers(gaps, titles, points=False):
-    """ "Text, K=31 over K=5: differs (10 epochs); no difference (30 epochs)": what gaps_of say of the
-    paper's, a line a lead and task; the table's own recipe first, then longer trainings. points: with our
-    numbers."""
+def in_short(gaps, titles):
+    """A line for each lead of gaps_of that the paper has: where it is ahead in the paper, and here."""
     lines = []
     for name, of_lead in gaps.items():
-        known = records.grouped((gap for gap in of_lead if gap.reading), lambda gap: gap.task)
-        lines += [f"{titles[task]}, {name}: {readings_of(group, points)}" for task, group in known.items()]
+        ours, paper = {}, {}
+        known = records.grouped((gap for gap in of_lead if gap.reading), lambda gap: titles[gap.task])
+        for title, of_task in known.items():
+            size = of_task[0].paper
+            word = "level" if abs(size) <= records.GAP else "ahead" if size > 0 else "behind"
+            paper.setdefault(word, {})[title] = [gap_in_words(size)]
+            of_task = with_seeds(of_task)
+            for gap in of_task:
+                words = f"{gap.points}{gap.bag}" + f" with {gap.budget}" * (
+                    len(of_task) > 1 or bool(gap.words)
+                )
+                ours.setdefault(gap.standing, {}).setdefault(title, []).append(words)
+        if known:
+            lines.append(f"{name}. The paper: {sentence(in_order(paper))}. Here: {sentence(in_order(ours))}.")
     return lines
 
 
-def readings_of(gaps, points=False):
-    """ "differs (10 epochs); no difference (30 epochs)": the readings of a lead on one task. Those of few
-    seeds stand there only where nothing else is."""
-    budgets = {}
-    for gap in with_seeds(gaps):
-        size = f", {100 * gap.share:.0f} % of the size" if gap.reading == records.SAME else ""
-        number = f"{signed(records.difference(*gap.groups)[0])}, " * points
-        budgets.setdefault(f"{number}{gap.reading}{size}{gap.bag}", []).append(gap.budget)
-    only = sum(map(len, budgets.values())) == 1 and not gaps[0].words
-    return "; ".join(words if only else f"{words} ({' and '.join(at)})" for words, at in budgets.items())
+def in_order(told):
+    """A dictionary by Gap.standing, those ahead first."""
+    return {word: told[word] for word in ("ahead", "level", "behind", "unclear", records.FEW) if word in told}
+
+
+def sentence(told, on="on "):
+    """ "ahead on Text (+4.9, +6.7 with 30 epochs) and Image (+2.0); level on ListOps (+0.1)", of {word: {what
+    it is said of: [numbers]}}."""
+    parts = []
+    for word, known in told.items():
+        of_word = [f"{of} ({', '.join(numbers)})" for of, numbers in known.items()]
+        parts += [f"{word} {on}{listed(of_word)}"] if of_word else []
+    return "; ".join(parts)
 
 
 def listed(words):
@@ -595,22 +625,11 @@ def longest_first(gaps):
     return sorted(with_seeds(gaps), key=lambda gap: gap.length)
 
 
-def told(gaps):
-    """ "+0.2 ± 0.7 (12 + 4 epochs: no difference), +4.2 ± 1.6 (4 + 4 epochs: inconclusive)": gaps of some
-    trainings with their readings, see longest_first."""
-    parts, shown = [], longest_first(gaps)
-    for gap in shown:
-        budget = gap.budget if len(shown) > 1 or gap.words else ""
-        behind = ": ".join(filter(None, [budget, gap.reading]))
-        parts.append(lead(*gap.groups, seeds=gap.few) + gap.bag + f" ({behind})" * bool(behind))
-    return ", ".join(parts)
-
-
 def print_paper_gaps(leads, shown, short, tasks, paper):
     """A table of the gaps that the paper's table has: a row a lead, a column a task."""
     lines = []
     for name, pair in leads.items():
-        lines.append([name, *(gap_in_words(paper_gap(pair, paper, tasks, task)) for task in shown)])
+        lines.append([name, *(gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown)])
     if lines := [line for line in lines if any(line[1:])]:
         print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
 

@@ -439,23 +439,31 @@ def test_a_report_has_80_columns(script):
 
 @pytest.mark.parametrize("script", [claims.exp_locality, claims.exp_kernels, claims.exp_positional])
 def test_a_report_reads_its_gaps_as_the_claims_do(script):
-    """And its first lines say the same."""
+    """And its first lines say where both the paper and ours have one ahead."""
     judged = {frozenset(re.split(": | over ", pair.row.words)): pair for pair in PAIRS}
     printed = claims.report_of(script, "--mini")
     found = next(table for table in printed_tables(printed).values() if any("how far" in t for t in table))
     short, checked = " ".join(printed.split("In short")[1].split("| how far")[0].split()), 0
     for name in script.LEADS:
         for task, (*_, reading) in found.get(f"how far ahead, in points; {name}", {}).items():
-            if (
-                reading in ("", records.FEW)
-                or (key := frozenset([task, *name.split(" over ")])) not in judged
-            ):
+            key = frozenset([task, *name.split(" over ")])
+            if reading in ("", records.FEW) or key not in judged:
                 continue
             assert judged[key].reading == reading
-            (said,) = re.findall(rf"- {task}, {re.escape(name)}: (.*?)(?= - |$)", short)
-            assert re.match(rf"{reading}\b", said), name  # the table's own recipe comes first
-            if reading == "same sign":
-                share = abs(judged[key].numbers[0]) / judged[key].row.expected
-                assert said.startswith(f"{reading}, {100 * share:.0f} % of the size")
+            (points, _, low, high), paper = judged[key].numbers, judged[key].row.expected
+            turned = (
+                -1 if judged[key].row.words.split(": ")[1] != name else 1
+            )  # pairs have the paper's best first
+            (said,) = re.findall(rf"- {re.escape(name)}\. The paper: (.*?)\. Here: (.*?)\.(?= - |$)", short)
+            ends = sorted((turned * low, turned * high))
+            ours = "level" if max(-ends[0], ends[1]) <= 2 else "ahead" if ends[0] > 0 else "behind"
+            ours = "unclear" if ours == "behind" and ends[1] >= 0 else ours
+            theirs = "level" if paper <= 2 else "ahead" if turned > 0 else "behind"
+            for text, word, number in zip(said, (theirs, ours), (f"{turned * paper:+.2f}", turned * points)):
+                number = number if isinstance(number, str) else f"{number:+.1f}"
+                parts = [
+                    part for part in text.split("; ") if f"{task} ({number}" in part
+                ]  # the table's own recipe comes first
+                assert [part.split(" on ")[0] for part in parts] == [word], (name, task, text)
             checked += 1
     assert checked > 1

@@ -614,8 +614,8 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
 
 
 def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
-    """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 examples ± 4.0; the paper
-    has +0.37. Two seeds are told only where no row has three."""
+    """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 examples ± 4.0; 60 less
+    50 is +10, 40 less 50 -10; the paper has +0.37. Two seeds are told only where no row has three."""
     cells = [({}, 4, 0.6, 0.5, 3), ({"epochs": 2}, 2, 0.4, 0.5, 3), ({"epochs": 9}, 9, 0.6, 0.6, 3)]
     cells += [({"limit": 9, "epochs": 20}, 20, 0.6, 0.6, 3), ({"epochs": 99}, 99, 0.9, 0.5, 2)]
     ours = []
@@ -623,12 +623,19 @@ def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
         rows = dict(tier="mini", changes=changes, hp={"model": {}, "train": {"epochs": epochs}})
         rows["test"] = 100 if "limit" in changes else 10_000
         ours += seeds(*[one] * n, row="K=31", cell={"kernel": 31}, **rows) + seeds(*[other] * n, **rows)
-    told = "differs (4 epochs and 2 epochs); no difference (9 epochs); inconclusive (9 examples, 20 epochs)"
+    told = "The paper: level on Text (+0.37). Here: ahead on Text (+10.0 with 4 epochs); level on Text (+0.0 "
+    told += "with 9 epochs); behind on Text (-10.0 with 2 epochs); unclear on Text (+0.0 with 9 examples, 20 "
+    told += "epochs)."
     _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert f"- Text, wide: {told} |" in " ".join(out.split())
+    assert f"- wide. {told} |" in " ".join(out.split())
+    _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5", 0.0)})
+    assert "- wide. The paper: level on Text (≈ 0). Here: ahead on Text (+10.0 with 4 epochs);" in " ".join(
+        out.split()
+    )
     few = [r for r in ours if "limit" in r["changes"]][1:]
     _, out = reported([], few, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert "- Text, wide: too few seeds (9 examples, 20 epochs) |" in " ".join(out.split())
+    told = "Here: too few seeds on Text (+0.0 with 9 examples, 20 epochs). |"
+    assert told in " ".join(out.split())
 
 
 def test_a_rule_of_the_mini_tier_stands_beside_the_best_network_of_its_task(reported, monkeypatch):

@@ -516,15 +516,16 @@ def test_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Your runs, Image: | masked SPT | scratch | with it | it adds | restores |
-    | S4, 0 % SPT | 50.0 ± 0.5 (1) | | | |
-    | S4, 60 % SPT | 50.0 ± 0.5 (1) | 62.0 ± 0.5 (1) | +12.0 ± 0.7 | 50.0 |
-    | causal SPT | with it | restores | | | | | | Transformer | 50.0 ± 0.5 (1) | 50.0 |
-    width 512 (64: Transformer, causal)
-    | Transformer, causal | 50.00 ± 0.50 (1) | 76.00 | 26.0 |
+    wanted = """Image, masked | epochs | scratch | with it | it adds | restores |
+    | S4, 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
+    | Image, causal | epochs | with it | restores |
+    | sinusoidal (1) | 50 + 200 | 50.0 ± 0.5 | 50.0 |
+    width 512 (64: sinusoidal, causal)
+    | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.0 |
+    | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.9 |
-    Your runs, Text: | masked SPT | with it | restores |
-    | 16 epochs: | | | | S4 | 71.0 ± 0.5 (1) | 50.0 |
+    Your runs. | Text, masked | epochs | with it | restores |
+    | S4 (1) | 32 + 32 | 71.0 ± 0.5 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run costs 60 s.
     Transformer, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
@@ -548,40 +549,51 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     lines += [line("text", masked._replace(share=0.75), 0.65, longer, "mini")]
     lines += [line("text", masked._replace(share=0.75), 0.7, {"epochs": 8}, "mini")]
     lines += [line("text", scratch, 0.5, {"epochs": 8}, "mini")]
+    for r in lines:
+        epochs = (6, 2) if "epochs" in r["changes"] else (2, 2)
+        epochs = epochs if "pretrain" in r["hp"] else (0, sum(epochs))
+        r["hp"] = {half: r["hp"][half] | {"epochs": n} for half, n in zip(("pretrain", "train"), epochs) if n}
     lines = [r | {"seed": seed, "run": f"{r['run']}{seed}"} for r in lines for seed in range(3)]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     said = " ".join(printed.split())
-    told = "- Text, masked SPT: Transformer harmed (-10.0 ± 0.4); S4 helped (+10.0 ± 0.4, 32 + 32 epochs)"
-    assert told in said
-    told = "- Text, S4 over Transformer: masked SPT +30.0 ± 0.4 (differs); B, causal SPT: -1.99 |"
-    assert told in said and "S4, structured over random: masked SPT +20.0 ± 0.4 (differs) |" in said
+    told = "- Text: helps S4 (masked +20.0); harms sinusoidal (masked -10.0)."
+    assert told in said  # of two trainings of S4 the longer one
+    told = "- S4 over sinusoidal: ahead on Text (masked +30.0)."
+    assert told in said and "- S4, structured over random: ahead on Text (masked +20.0)." in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["Text, points ahead", "scratch", "masked", "causal"],
+            ["Text, masked", "epochs", "scratch", "with it", "it adds", "restores"],
             [
-                ["S4 over Transformer:", "", "", ""],
-                ["paper B", "+22.55", "", "-1.99"],  # 86.82 - 64.27, 86.82 - 88.81
-                ["the recipe", "+10.0 ± 0.4 (3)", "+30.0 ± 0.4 (3)", ""],
+                ["sinusoidal", "2 + 2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
+                ["S4", "2 + 2", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
+                ["S4", "6 + 2", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
+                ["S4, random", "2 + 2", "", "40.0 ± 0.3", "", "50.0"],
+                ["S4, random", "6 + 2", "", "50.0 ± 0.3", "", "50.0"],
             ],
         ),
         (
-            ["Text, points ahead", "masked"],
-            [["S4, structured over random:", ""], ["the recipe", "+20.0 ± 0.4 (3)"]],
-        ),
-        (
-            ["masked SPT", "scratch", "with it", "it adds", "restores"],
+            ["points ahead", "epochs", "scratch", "after SPT", "reading"],
             [
-                ["Transformer", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
-                ["S4", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
-                ["S4, random", "", "40.0 ± 0.3", "", "50.0"],
-                ["6 + 2 epochs:", "", "", "", ""],
-                ["S4", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
+                ["S4 over sinusoidal:", "", "", "", ""],
+                ["Text, causal, B", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
+                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
             ],
         ),
-        (["Text, other rates", "masked"], [["6 + 2 epochs,", ""], ["lr_pretrain 0.001:", ""]]),
+        (
+            ["points ahead", "epochs", "after SPT", "reading"],
+            [
+                ["S4,", "", "", ""],
+                ["structured over random:", "", "", ""],
+                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "differs"],
+            ],
+        ),
+        (
+            ["Text, other rates", "epochs", "masked"],
+            [["S4,", "", ""], ["lr_pretrain 0.001", "6 + 2", "65.0 ± 0.3"]],
+        ),
     ):
         at = rows.index(header) + 2
         assert rows[at : at + len(wanted)] == wanted
