@@ -205,15 +205,16 @@ def fields_of(judged):
 
 
 def show(judged):
-    """Print a row in at most 80 columns."""
+    """Print a row in at most 80 columns, its words in as many lines as they need."""
     words, paper, *_ = fields_of(judged)
     words += "".join(f" [{word}]" for mark, word in WORDS_OF.items() if judged.marks[mark])
-    points, _, low, high = map(tables.signed, judged.numbers or (0,) * 4)
-    here = f"{points:>5} [{low}, {high}]" if judged.seeds else ""
-    start = f"{judged.reading:15} {here:20} {paper:7} "
-    print(textwrap.fill(words, 80, initial_indent=start, subsequent_indent=" " * len(start)))
+    first, *rest = textwrap.wrap(words, WIDTH, subsequent_indent="  ")
+    points, _, low, high = judged.numbers or (0,) * 4
+    here = f"{tables.signed(points):>5} {tables.ends(low, high)}" if judged.seeds else ""
+    print(f"{first:{WIDTH}} {here:19} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
 
 
+WIDTH = 36  # of a row's words, in letters
 WORDS_OF = {"bag": "bag", "nothing restored": "none"}  # of marks; nearly all are rising
 READ = f"""\
 Gaps between two models, in points. here: of the mini tier's runs, with its 95 %
@@ -247,7 +248,7 @@ def show_all(judged, pairs, everything=True):
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
     print(READ)
-    print(f"{'reading':15} {' here [95 %]':20} expected\n")
+    print(f"{'':{WIDTH}} {' here [95 %]':18} expected reading\n")
     shown = [one for one in judged if everything or one.row.heading.who in ("A", "B")]
     for said, group in records.grouped(shown, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))

@@ -66,6 +66,11 @@ def signed(points):
     return f"{round(points, 1) + 0.0:+.1f}"
 
 
+def ends(low, high):
+    """ "[-1.2, 1.7]": an interval."""
+    return f"[{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
+
+
 def summary(group, digits=None):
     """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
     chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)".
@@ -482,7 +487,7 @@ class Gap(NamedTuple):
         if self.tier != "mini" or self.few:
             return lead(*self.groups, seeds=True)
         points, (low, high) = records.difference(*self.groups)[0], self.interval
-        return f"{signed(points)} [{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
+        return f"{signed(points)} {ends(low, high)}"
 
     @property
     def points(self):
