@@ -62,7 +62,7 @@ FLOORS = {
     "text": {"no network": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}}},
     "image": {"no network": PATCHES},
     "pathfinder": {"no network": PATCHES},
-    "listops": {"no network": WINDOW, "no network, sums guessed": GUESSING},
+    "listops": {"rule by hand": WINDOW, "rule by hand, sums guessed": GUESSING},
 }
 INPUTS = dict.fromkeys(("image", "pathfinder", "pathx"), "grey values as symbols")  # in paper A's scripts
 SHORT_TITLES = TITLES | dict(

@@ -429,8 +429,13 @@ def print_passes(groups, tier):
             sides.setdefault(side, f"{side} from {letter} = {size:,} ({network + gap:.2f})")
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
-    heading = f"In training, beside the best network ({name}, {network:.2f} on test); level: at most "
-    heading += f"{2 * error:.2f} points away, two standard errors of the difference:"
+    heading = (
+        f"From which size on is a rule level with the best network ({name}, {network:.2f} on test), from "
+    )
+    heading += (
+        "which ahead? By its accuracy on the training examples: it does not learn from them, and they are "
+    )
+    heading += f"many. Level: at most {2 * error:.2f} points away, two standard errors of the difference."
     tables.print_list(heading, lines)
 
 

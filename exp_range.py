@@ -324,8 +324,8 @@ def in_words(name, tier, cells):
             flat = low
             if low:
                 names = tables.listed([row.label(False) for row in low])
-                near = f"{names} {'are' if low[1:] else 'is'} at the bag's level"
-                yield f"{title}, its own order: {near}: no order was learnt, none can be lost"
+                near = f"{names} {'are' if low[1:] else 'is'} at the bag's level already"
+                yield f"{title}, neighbours not moved: {near}: no order was learnt"
             continue
         lost = {row: records.difference(groups[row], cells[row, 1])[0] for row in models}
         told = {"down to the bag's level:": {}, "above it:" if low else "above the bag's level:": {}}

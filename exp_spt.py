@@ -788,8 +788,8 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "helps / harms": "our 95 % interval is above 0, or below it",
-    "reading": "of the lead after SPT, beside a lead of 0",
+    "helps / harms": "the interval is above 0, or below it",
+    "reading": "what the 95 % interval of the lead after SPT says of a lead of 0",
 }
 MEANINGS = tables.MEANINGS | MEANINGS
 
@@ -803,7 +803,6 @@ def report(args):
     if args.against:
         return tables.compare(args, exp, data.TITLES)
     both = [records.rows_of(found, exp, {}) for found in records.yours_and_ours(args.out)]
-    known = records.published()
     ran_at = [{r["tier"] for r in found} for found in both]
     tiers = tables.tiers_of(args, *ran_at)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -829,8 +828,6 @@ def report(args):
                     searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
                     if args.all_tiers or not plain[task]:
                         print_rates(f"{data.TITLES[task]}, other rates", searched)
-                rules = {task: tables.floors_of(known, task, tier, data.FLOORS) for task in plain}
-                tables.print_bests({}, tables.best_rows(found), rules, data.TITLES)
             if tier == "paper":
                 print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -842,7 +839,7 @@ def report(args):
 
 # -- in short
 
-SHORT = " in short, by the longest training of a model, in points:"
+SHORT = " in short, in points:"
 GAINS = "Does SPT help?"  # what a reader asks, and what paper B says
 AHEAD = "Is S4 still ahead after SPT?"
 START = "Does the start of a state space still matter after SPT?"
@@ -851,7 +848,7 @@ QUESTIONS = {
     AHEAD: 'Paper B: "very small gaps".',
     START: 'Paper B: structure is "mostly redundant".',
 }
-EFFECTS = {1: "helps", -1: "harms", 0: "unclear for"}  # by the sign of the 95 % interval
+EFFECTS = {records.SAME: "helps", records.OPPOSITE: "harms", records.OPEN: "inconclusive for"}  # by reading
 
 
 def answers(question, plain):
@@ -864,26 +861,35 @@ def answers(question, plain):
 
 
 def effects(cells, task):
-    """ "Text: helps S4 (masked +7.4, causal +7.6); unclear for sinusoidal (masked +1.4)." """
+    """ "Text: helps S4 (masked +7.4, causal +7.6); inconclusive for sinusoidal (masked +1.4)." """
     told = {effect: {} for effect in EFFECTS.values()}
     for model, way in product(MODELS, ("masked", "causal")):
         found = [gap for arm, gap in gains_of(cells, task, way) if arm.model == model and not arm.details()]
-        for gap in tables.longest_first(found)[:1]:
-            low, high = gap.interval
-            effect = EFFECTS[0 if gap.few else (low > 0) - (high < 0)]
-            told[effect].setdefault(SHORT_NAMES[model], []).append(f"{way} {gap.points}{gap.bag}")
-    words = tables.sentence(told, on="")
+        for reading, numbers in by_reading(found, lambda gap: gap.reading):
+            effect = told.setdefault(EFFECTS.get(reading, f"{reading}:"), {})
+            effect.setdefault(SHORT_NAMES[model], []).append(f"{way} {numbers}")
+    words = tables.sentence(told, on="", between="; ")
     return f"{data.TITLES[task]}: {words}." if words else ""
 
 
 def standings(plain, name):
-    """ "S4 over rotary: level on Text (masked +0.2); unclear on Text (causal +1.1)." """
+    """ "S4 over rotary: level on Text (masked +0.2); inconclusive on Text (causal +1.1)." """
     told = {}
     for (task, cells), way in product(plain.items(), ("masked", "causal")):
-        for gap in tables.longest_first(after(cells, task, LEADS[name], way))[:1]:
-            of_task = told.setdefault(gap.standing, {}).setdefault(data.TITLES[task], [])
-            of_task.append(f"{way} {gap.points}{gap.bag}")
-    return f"{name}: {tables.sentence(told)}." if told else ""
+        for standing, numbers in by_reading(after(cells, task, LEADS[name], way), lambda gap: gap.standing):
+            of_task = told.setdefault(standing, {}).setdefault(data.TITLES[task], [])
+            of_task.append(f"{way} {numbers}")
+    return f"{name}: {tables.sentence(told, between='; ')}." if told else ""
+
+
+def by_reading(gaps, read):
+    """[("ahead", "-9.9 with 18 + 2 epochs, -1.6 with 2 + 2 epochs")]: Gaps of some trainings, those that read
+    alike together, the longest first."""
+    several, numbers = len(gaps) > 1, {}
+    for gap in tables.longest_first(gaps):
+        how = ", ".join(filter(None, [f"{gap.budget} epochs", gap.words]))
+        numbers.setdefault(read(gap), []).append(f"{gap.points}{gap.bag}{f' with {how}' * several}")
+    return [(reading, ", ".join(words)) for reading, words in numbers.items()]
 
 
 # -- what SPT adds
@@ -903,7 +909,9 @@ def print_gains(cells, plain, found):
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
-    tables.print_recipe(title, rows, found, inputs, about_runs(found), by_arm)
+    rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
+    words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items())
+    tables.print_recipe(title, rows, found, inputs, about_runs(found) + words, by_arm)
     print_beside(cells, task)
 
 
@@ -964,9 +972,9 @@ def scratch_alone(cells):
 
 
 def gains_of(cells, task, way):
-    """[(arm, Gap)]: what an objective adds to training from scratch, wherever both were run."""
+    """[(arm, Gap)]: what an objective adds to training from scratch, wherever both were run. Paper B: > 0."""
     pairs = [(arm, columns[way], scratch_of(cells, arm)) for arm, columns in cells.items() if way in columns]
-    return [(arm, gap_of(task, group, scratch)) for arm, group, scratch in pairs if scratch]
+    return [(arm, gap_of(task, group, scratch, math.inf)) for arm, group, scratch in pairs if scratch]
 
 
 def gap_of(task, group, other, paper=None):
@@ -1229,7 +1237,6 @@ def print_papers(args, both, names):
             tables.print_list(f"{question} {QUESTIONS[question]}", answers(question, plain))
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
-    tables.print_bests(tables.best_printed(PAPER, TASKS), {}, rules, data.TITLES)
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]

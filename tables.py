@@ -173,20 +173,15 @@ MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
-    "ahead / behind": "our 95 % interval is above 0, or below it; the paper's gap is beyond "
-    f"±{records.GAP:g} points",
-    "level": f"either is within ±{records.GAP:g} points",
-    "unclear": "ours is none of these",
     "same sign / opposite sign": "the interval is on the paper's side of 0, or on the other",
-    "no difference / differs": f"of a paper's gap of at most {records.GAP:g} points: the interval is within "
-    f"±{records.GAP:g}, or outside",
-    "inconclusive": "neither: the interval has 0 in it, or an end of "
-    f"±{records.GAP:g} where the paper's gap is within that",
+    "no difference / differs": f"the paper's gap is at most {records.GAP:g} points; the interval is within "
+    f"±{records.GAP:g} (level), or outside (ahead or behind)",
+    "inconclusive": "none of these",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
     "a difference: one of its models is",
-    "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder"
-    "); on ListOps a rule by hand",
-    "sums guessed": "the same rule, but it guesses a sum at the root, as A says of its model",
+    "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder)",
+    "rule by hand": "it knows ListOps' grammar, solves arguments of up to 16 symbols, guesses longer ones",
+    "sums guessed": "the same, but it guesses a sum at the root, as A says of its model",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -264,8 +259,6 @@ def report(
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
                 print_list(SMALL, in_short(gaps_below, titles))
-            own = best_rows(r for r in yours or ours if not is_rate(r))
-            print_bests(best_printed(paper, tasks) if full else {}, own, rules, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -496,13 +489,12 @@ class Gap(NamedTuple):
 
     @property
     def standing(self):
-        """Where our 95 % interval has the first row: "ahead", "behind", "level" or "unclear"."""
-        low, high = self.interval
-        if self.few:
-            return records.FEW
-        if max(-low, high) <= records.GAP:
+        """The reading in words of the first row: "ahead", "behind", "level"; others as they are."""
+        if self.reading == records.EQUAL:
             return "level"
-        return "ahead" if low > 0 else "behind" if high < 0 else "unclear"
+        if self.reading in (records.SAME, records.OPPOSITE, records.DIFFERS):
+            return "ahead" if records.difference(*self.groups)[0] > 0 else "behind"
+        return self.reading
 
     @property
     def tier(self):
@@ -532,8 +524,7 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given.
 
-    leads: {name: (row, row)}, or (row, row, what is expected): other rows whose gap in the paper's table it
-    is, or 0.0 where the paper says in words that there is none."""
+    leads: {name: (row, row)}, or (row, row, 0.0) where the paper says in words that there is no gap."""
     gaps = {}
     for name, (*pair, said) in ((name, (*lead, None)[:3]) for name, lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
@@ -549,7 +540,7 @@ def gaps_of(leads, found, tasks, paper):
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
-                gap = said if said == 0.0 else paper_gap(said or pair, beside, tasks, task)
+                gap = paper_gap(pair, beside, tasks, task) if said is None else said
                 gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
@@ -588,29 +579,31 @@ def in_short(gaps, titles):
         for title, of_task in known.items():
             size = of_task[0].paper
             word = "level" if abs(size) <= records.GAP else "ahead" if size > 0 else "behind"
-            paper.setdefault(word, {})[title] = [gap_in_words(size)]
+            paper.setdefault(word, {})[title] = [gap_in_words(size)] if size else []
             of_task = with_seeds(of_task)
-            for gap in of_task:
-                words = f"{gap.points}{gap.bag}" + f" with {gap.budget}" * (
-                    len(of_task) > 1 or bool(gap.words)
-                )
-                ours.setdefault(gap.standing, {}).setdefault(title, []).append(words)
+            several = len(of_task) > 1
+            numbers = ((gap, f" with {gap.budget}" * (several or bool(gap.words))) for gap in of_task)
+            for gap, budget in numbers:
+                ours.setdefault(gap.standing, {}).setdefault(title, []).append(gap.points + gap.bag + budget)
         if known:
-            lines.append(f"{name}. The paper: {sentence(in_order(paper))}. Here: {sentence(in_order(ours))}.")
+            how = ", in words" * (not any(gap.paper for gap in of_lead))
+            theirs, ours = (sentence(in_order(told)) for told in (paper, ours))
+            lines.append(f"{name}. The paper{how}: {theirs}. Here: {ours}.")
     return lines
 
 
 def in_order(told):
     """A dictionary by Gap.standing, those ahead first."""
-    return {word: told[word] for word in ("ahead", "level", "behind", "unclear", records.FEW) if word in told}
+    first = ("ahead", "level", "behind")
+    return {word: told[word] for word in sorted(told, key=lambda word: (*first, word).index(word))}
 
 
-def sentence(told, on="on "):
+def sentence(told, on="on ", between=", "):
     """ "ahead on Text (+4.9, +6.7 with 30 epochs) and Image (+2.0); level on ListOps (+0.1)", of {word: {what
     it is said of: [numbers]}}."""
     parts = []
     for word, known in told.items():
-        of_word = [f"{of} ({', '.join(numbers)})" for of, numbers in known.items()]
+        of_word = [f"{of} ({between.join(numbers)})" if numbers else of for of, numbers in known.items()]
         parts += [f"{word} {on}{listed(of_word)}"] if of_word else []
     return "; ".join(parts)
 
@@ -637,23 +630,6 @@ def print_paper_gaps(leads, shown, short, tasks, paper):
         lines.append([name, *(gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown)])
     if lines := [line for line in lines if any(line[1:])]:
         print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
-
-
-def print_bests(papers, here, rules, titles):
-    """A table of the best of each task that has rules without a network, {task: {name: records}}, beside
-    them. papers, here: {task: (row, percent)} of the paper's table and of ours."""
-    lines = []
-    for task, names in rules.items():
-        known = [f"{100 * records.mean_and_error(rule)[0]:.1f}" for rule in names.values()]
-        for bests, whose in ((papers, ", paper"), (here, "")):
-            if task in bests and known:
-                row, best = bests[task]
-                lines.append([f"{titles[task]}{whose}", row, f"{best:.1f}", known[0]])
-        if task in {*papers, *here}:
-            more = zip([*names][1:], known[1:])
-            lines += [[f"{titles[task]}, {name.split(', ')[-1]}", "", "", value] for name, value in more]
-    if lines:
-        print_table(["best of this table, %", "", "", "no network"], lines)
 
 
 def best_rows(found):
@@ -684,16 +660,6 @@ def mini_networks(task):
     same = {"task": task, "tier": "mini"}
     networks = [r for r in records.published() if same.items() <= r.items() and "score" not in r]
     return [r for r in networks if r["model"] not in records.WITHOUT_NETWORK]
-
-
-def best_printed(paper, tasks):
-    """{task: (the row that has most in the paper's table, its percent)}"""
-    bests = {}
-    for row, task in itertools.product(paper, tasks):
-        value = paper_number(paper, row, tasks, task)
-        if isinstance(value, float) and (task not in bests or value > bests[task][-1]):
-            bests[task] = row, value
-    return bests
 
 
 def place_of(record):

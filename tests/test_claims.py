@@ -450,14 +450,13 @@ def test_a_report_reads_its_gaps_as_the_claims_do(script):
             if reading in ("", records.FEW) or key not in judged:
                 continue
             assert judged[key].reading == reading
-            (points, _, low, high), paper = judged[key].numbers, judged[key].row.expected
+            (points, *_), paper = judged[key].numbers, judged[key].row.expected
             turned = (
                 -1 if judged[key].row.words.split(": ")[1] != name else 1
             )  # pairs have the paper's best first
             (said,) = re.findall(rf"- {re.escape(name)}\. The paper: (.*?)\. Here: (.*?)\.(?= - |$)", short)
-            ends = sorted((turned * low, turned * high))
-            ours = "level" if max(-ends[0], ends[1]) <= 2 else "ahead" if ends[0] > 0 else "behind"
-            ours = "unclear" if ours == "behind" and ends[1] >= 0 else ours
+            words = {"no difference": "level", "inconclusive": "inconclusive"}
+            ours = words.get(reading, "ahead" if turned * points > 0 else "behind")
             theirs = "level" if paper <= 2 else "ahead" if turned > 0 else "behind"
             for text, word, number in zip(said, (theirs, ours), (f"{turned * paper:+.2f}", turned * points)):
                 number = number if isinstance(number, str) else f"{number:+.1f}"

@@ -418,7 +418,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["prefix of 64", "43.00 / 44.00 ± 1.11", ""] in table
     assert ["window of 8", "90.00 / 95.0 ± 0.5"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    assert "In training, beside the best network (MEGA, 63.14 on test); level" in one_line
+    assert "is a rule level with the best network (MEGA, 63.14 on test), from which ahead?" in one_line
     assert "level: at most 2.18 points away, two standard errors of the difference:" in one_line
     known = (
         "window, SM known: behind from W = 0 (58.00), level from W = 16 (63.00), ahead from W = 32 (65.40) -"
