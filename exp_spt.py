@@ -789,7 +789,7 @@ MEANINGS = {  # words of the tables
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
     "helps / harms": "the interval is above 0, or below it",
-    "reading": "what the 95 % interval of the lead after SPT says of a lead of 0",
+    "reading": "of the lead after SPT, beside a lead of 0",
 }
 MEANINGS = tables.MEANINGS | MEANINGS
 

@@ -172,11 +172,14 @@ WORDS = "What the numbers and words mean:"
 MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
-    "reading": "what our 95 % interval says of the paper's gap, by the rule of docs/claims.md",
-    "same sign / opposite sign": "the interval is on the paper's side of 0, or on the other",
-    "no difference / differs": f"the paper's gap is at most {records.GAP:g} points; the interval is within "
-    f"±{records.GAP:g} (level), or outside (ahead or behind)",
-    "inconclusive": "none of these",
+    "ahead / behind": "by the 95 % interval of our gap: it is on one side of 0; where the paper's gap is at "
+    f"most {records.GAP:g} points, outside of ±{records.GAP:g}",
+    "level": f"within ±{records.GAP:g} points: the paper's gap, or our whole interval",
+    "same sign / opposite sign": f"beside a paper's gap above {records.GAP:g} points: our interval is on its "
+    "side of 0, or on the other",
+    "no difference / differs": f"beside a paper's gap of at most {records.GAP:g} points: our interval is within "
+    f"±{records.GAP:g}, or outside",
+    "inconclusive": "our interval is none of these (the whole rule: docs/claims.md)",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
     "a difference: one of its models is",
     "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder)",

@@ -419,7 +419,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["window of 8", "90.00 / 95.0 ± 0.5"] in table  # of the mini tier
     one_line = " ".join(said.split())
     assert "is a rule level with the best network (MEGA, 63.14 on test), from which ahead?" in one_line
-    assert "level: at most 2.18 points away, two standard errors of the difference:" in one_line
+    assert "Level: at most 2.18 points away, two standard errors of the difference." in one_line
     known = (
         "window, SM known: behind from W = 0 (58.00), level from W = 16 (63.00), ahead from W = 32 (65.40) -"
     )
