@@ -177,8 +177,8 @@ MEANINGS = {  # of words in any report
     "level": f"within ±{records.GAP:g} points: the paper's gap, or our whole interval",
     "same sign / opposite sign": f"beside a paper's gap above {records.GAP:g} points: our interval is on its "
     "side of 0, or on the other",
-    "no difference / differs": f"beside a paper's gap of at most {records.GAP:g} points: our interval is within "
-    f"±{records.GAP:g}, or outside",
+    "no difference / differs": f"beside a paper's gap of at most {records.GAP:g} points: our interval is "
+    f"within ±{records.GAP:g}, or outside",
     "inconclusive": "our interval is none of these (the whole rule: docs/claims.md)",
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
     "a difference: one of its models is",

@@ -426,8 +426,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert known in one_line
     assert "window, SM guessed: level from W = 16 (62.88) -" in one_line
     assert "prefix, SM known: behind from P = 64 (43.00)" in one_line
-    assert "beside the best network (Transformer, 89.50 on test); level" in one_line
-    assert "level: at most 1.94 points away" in one_line and "known: level from W = 8 (90" in one_line
+    assert "level with the best network (Transformer, 89.50 on test), from which ahead?" in one_line
+    assert "Level: at most 1.94 points away" in one_line and "known: level from W = 8 (90" in one_line
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}
