@@ -812,22 +812,7 @@ def report(args):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             for whose, found in zip(("Your runs", "This repository's runs"), here):
-                found = [r for r in found if "score" not in r]
-                by_task = records.grouped(found, lambda r: r["task"])
-                cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
-                plain = {task: by_own_rates(cells[task]) for task in cells}
-                if found:
-                    print(f"{whose}{SHORT if tier == 'mini' else '.'}\n")
-                for question in QUESTIONS if tier == "mini" else ():
-                    tables.print_list(f"{question} {QUESTIONS[question]}", answers(question, plain))
-                for task, of_task in by_task.items():
-                    print_gains(cells[task], plain[task], of_task)
-                for question in list(QUESTIONS)[1:]:
-                    print_leads(question, cells)
-                for task in cells:
-                    searched = {arm: cells[task][arm] for arm in cells[task] if arm not in plain[task]}
-                    if args.all_tiers or not plain[task]:
-                        print_rates(f"{data.TITLES[task]}, other rates", searched)
+                print_runs(whose, tier, [r for r in found if "score" not in r], args.all_tiers)
             if tier == "paper":
                 print_papers(args, both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -835,6 +820,26 @@ def report(args):
     print(tables.unfinished(args.out, exp), end="")
     if args.report:
         draw(args, both, names, tiers)
+
+
+def print_runs(whose, tier, found, searched):
+    """What some records of one tier say: in short at the mini tier, what SPT adds and leaves, and, if asked
+    for or if there is nothing else, the rates that were searched."""
+    by_task = records.grouped(found, lambda r: r["task"])
+    cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
+    plain = {task: by_own_rates(cells[task]) for task in cells}
+    if found:
+        print(f"{whose}{SHORT if tier == 'mini' else '.'}\n")
+    if tier == "mini":
+        print_answers(plain)
+    for task, of_task in by_task.items():
+        print_gains(cells[task], plain[task], of_task)
+    for question in (AHEAD, START):
+        print_leads(question, cells)
+    for task in cells:
+        if searched or not plain[task]:
+            others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
+            print_rates(f"{data.TITLES[task]}, other rates", others)
 
 
 # -- in short
@@ -851,13 +856,14 @@ QUESTIONS = {
 EFFECTS = {records.SAME: "helps", records.OPPOSITE: "harms", records.OPEN: "inconclusive for"}  # by reading
 
 
-def answers(question, plain):
-    """The sentences that answer one of QUESTIONS, of {task: by_own_rates}."""
-    if question == GAINS:
-        told = (effects(cells, task) for task, cells in plain.items())
-    else:
-        told = (standings(plain, name) for name, lead in LEADS.items() if lead.question == question)
-    return [*filter(None, told)]
+def print_answers(plain):
+    """The sentences that answer QUESTIONS, of {task: by_own_rates}."""
+    for question, claim in QUESTIONS.items():
+        if question == GAINS:
+            told = (effects(cells, task) for task, cells in plain.items())
+        else:
+            told = (standings(plain, name) for name, lead in LEADS.items() if lead.question == question)
+        tables.print_list(f"{question} {claim}", filter(None, told))
 
 
 def effects(cells, task):
@@ -1233,8 +1239,7 @@ def print_papers(args, both, names):
         by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
         plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
         print(f"The mini tier{SHORT}\n" if plain else "")
-        for question in QUESTIONS:
-            tables.print_list(f"{question} {QUESTIONS[question]}", answers(question, plain))
+        print_answers(plain)
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]):
