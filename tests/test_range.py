@@ -138,3 +138,20 @@ def test_the_report_ends_with_what_a_model_loses_by_each_order(monkeypatch, tmp_
     *_, said = capsys.readouterr().out.split("in points:\n\n")
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
     assert [table[0], *table[2:]] == [["", "16 apart", "anywhere"], ["K=5", "-12.5 ± 0.6", "-25.0 ± 0.7"]]
+
+
+def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
+    """By hand: a bag has 50 %, so 51.5 is at its level and 52.5 is not; K = 7 has not learnt an order."""
+    accuracies = {1: (0.5, 0.5), 5: (0.75, 0.515), 31: (0.7, 0.525), 7: (0.515, 0.5)}
+    found = [
+        record("range", K, 0, accuracy, stride=s)
+        for K, pair in accuracies.items()
+        for s, accuracy in zip((1, 16), pair)
+    ]
+    for r in found[:2]:
+        r["model"] = "bag"
+    cells = exp_range.of_the_dial(found)["text", "mini"]
+    assert [*exp_range.in_words("text", "mini", cells)] == [
+        "Text, neighbours not moved: K=7 is at the bag's level already: no order was learnt",
+        "Text, neighbours 16 apart: down to the bag's level: K=5 (-23.5); above it: K=31 (-17.5)",
+    ]
