@@ -222,7 +222,8 @@ MINI = dict(
 # give --lr.
 RATES = {("image", row): 3e-3 for row in ("S4", "S5", "gMLP", "free taps in S4's block")}
 RATES |= {("text", row): 3e-3 for row in ("S4", "gMLP", "S4, no techniques", "decay-none", "decay-fixed")}
-RATES |= {("image", row): 3e-3 for row in ("decay-fixed", "decay-selective", "Mamba-2's block")}
+RATES |= {("image", row): 3e-3 for row in ("decay-fixed", "decay-selective")}
+RATES |= {(task, "Mamba-2's block"): 3e-3 for task in ("image", "text")}
 RATES |= {(task, "decay-rotary"): 3e-3 for task in ("image", "text")}
 RATES |= {("image", row): 3e-3 for row in ("S4D", "LRU", "SGConv")} | {("text", "SGConv"): 3e-3}
 SMOKE = dict(

@@ -435,7 +435,8 @@ def print_passes(groups, tier):
     heading += (
         "which ahead? By its accuracy on the training examples: it does not learn from them, and they are "
     )
-    heading += f"many. Level: at most {2 * error:.2f} points away, two standard errors of the difference."
+    heading += "many. SM, a sum modulo 10 at the root, is known or guessed. Level: at most "
+    heading += f"{2 * error:.2f} points away, two standard errors of the difference."
     tables.print_list(heading, lines)
 
 

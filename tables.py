@@ -166,7 +166,7 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORT = "In short, which model is ahead, in points:"
+SHORT = "In short, on the tasks that were run, in points:"
 SMALL = "What the small runs of the mini tier say, in points:"
 WORDS = "What the numbers and words mean:"
 MEANINGS = {  # of words in any report

@@ -561,7 +561,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     told = "S4 (masked +20.0 with 6 + 2 epochs, +10.0 with 2 + 2 epochs); harms sinusoidal (masked -10.0)."
     assert f"- Text: helps {told}" in said
     told = "- S4 over sinusoidal: ahead on Text (masked +30.0)."
-    assert told in said and "- S4, structured over random: ahead on Text (masked +20.0)." in said
+    assert told in said and "- S4, structured start: ahead on Text (masked +20.0)." in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
@@ -585,8 +585,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
         (
             ["points ahead", "epochs", "after SPT", "reading"],
             [
-                ["S4,", "", "", ""],
-                ["structured over random:", "", "", ""],
+                ["S4, structured start:", "", "", ""],
                 ["Text, masked", "2 + 2", "+20.0 ± 0.4", "differs"],
             ],
         ),
