@@ -785,7 +785,7 @@ MEANINGS = {  # words of the tables
     "B": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
-    "[bag]": "one of the models, mostly that from scratch, is at most 2 points above a bag of symbols (K = 1), "
+    "[bag]": "one of both models, mostly from scratch, is at most 2 points above a bag of symbols (K = 1), "
     "which sees no order",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
