@@ -96,13 +96,17 @@ def count_table(pairs):
 def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
+    alike = [pair for pair in pairs if pair.row.expected > FAR and pair.reading == SAME]
+    bags = sum(bool(pair.marks["bag"]) for pair in alike)
     before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
     before += "Each is trained by the recipe of its table. Does their gap have the paper's sign?"
     after = (
         f"Same: the same sign. Level: of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        f"opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the level "
-        f"of a bag of symbols (K = 1), which sees no order. Size: ours as a part of the paper's, the median. "
-        f"These {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent."
+        "opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the bag: "
+        f"at most {GAP:g} points above a bag of symbols (K = 1), which sees no order. Size: ours divided by "
+        f"the paper's, the median. These {len(pairs)} pairs are made of {len(arms)} rows, so they are not "
+        f"independent. Of gaps above {FAR:g} points, in {bags} of the {len(alike)} with the same sign one "
+        "model is at the bag."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 

@@ -440,7 +440,8 @@ def best_of(group):
     units = records.grouped(group, lambda r: r["cell"].get("unit", "byte"))
     for unit in sorted(units):
         best = max(units[unit], key=lambda r: r["val_acc"])
-        yield f"{data.TITLES[best['task']]}: {best['row']} has {100 * best['test_acc']:.1f}; {worth(best)}."
+        title = data.TITLES[best["task"]] + ", of words" * (unit == "word")
+        yield f"{title}: {best['row']} has {100 * best['test_acc']:.1f}; {worth(best)}."
 
 
 def drawn(found, x, by, least=1, step=0.0):

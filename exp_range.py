@@ -302,7 +302,7 @@ def print_not_run(ours):
     print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 16")
-    print(f"There former neighbours stand {data.length('text', False) // 16} apart.\n")
+    print("There former neighbours stand 1/16 of a text's length apart: 256 bytes of 4,096.\n")
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
@@ -355,7 +355,7 @@ def print_dial(name, tier, yours, ours):
         plain = not any(row.techniques for row in rows)
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
         print(f"{whose}{', no techniques' if plain else ''}.")
-        print(f"At --stride S former neighbours stand {L} / S apart.", end=" ")
+        print(f"At --stride S > 1 former neighbours stand {L} / S apart.", end=" ")
         print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [

@@ -785,8 +785,8 @@ MEANINGS = {  # words of the tables
     "B": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
-    "[bag]": "one of both models, mostly from scratch, is at most 2 points above a bag of symbols (K = 1), "
-    "which sees no order",
+    "°": "at the bag: at most 2 points above a bag of symbols (K = 1), which sees no order; behind a gap: "
+    "one of its models is",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -898,7 +898,7 @@ def by_reading(gaps, read):
     several, numbers = len(gaps) > 1, {}
     for gap in tables.longest_first(gaps):
         how = ", ".join(filter(None, [f"{gap.budget} epochs", gap.words]))
-        numbers.setdefault(read(gap), []).append(f"{gap.points}{gap.bag}{f' with {how}' * several}")
+        numbers.setdefault(read(gap), []).append(f"{gap.points}{bag(*gap.groups)}{f' with {how}' * several}")
     return [(reading, ", ".join(words)) for reading, words in numbers.items()]
 
 
@@ -929,10 +929,9 @@ def lines_of_gain(cells, task, arm, way):
     """A row of a model with one objective, at the mini tier with paper B's below it."""
     group, scratch = cells[arm][way], scratch_of(cells, arm)
     pair = [of for of in (group, scratch) if of]
-    gain = tables.lead(*pair) if scratch else ""
     label = in_row([arm.label(), *other_changes(group[0])], pair)
-    numbers = [numbers_of(scratch), numbers_of(group), gain, restored(group)]
-    lines = tables.folded([label, budget(group[0]), *numbers], width=16)
+    numbers = [numbers_of(scratch), numbers_of(group), points_of((group, scratch)), restored(group)]
+    lines = tables.folded([label, budget(group[0]), *numbers], width=14)
     rows = [Cell(arm.model, objective, arm.rest.init).row() for objective in (way, "none")]
     printed = [tables.paper_number(PAPER, row, TASKS, task) for row in rows]
     plain = arm == Arm("", arm.model, Cell(arm.model, "none", arm.rest.init))
@@ -944,15 +943,26 @@ def lines_of_gain(cells, task, arm, way):
 
 
 def in_row(words, groups):
-    """ "S4, 10 % (2) [bag]": a label, the numbers of seeds if they are not three, and tables.at_bag."""
+    """ "S4, 10 % (2)": a label, and the numbers of seeds if they are not three."""
     counts = dict.fromkeys(tables.summary(group).partition(" (")[2].rstrip(")") for group in groups)
     counts = " ".join(f"({count})" for count in counts if count != str(records.SEEDS))
-    return " ".join(filter(None, [", ".join(words), counts, "[bag]" * any(map(tables.at_bag, groups))]))
+    return " ".join(filter(None, [", ".join(words), counts]))
 
 
 def numbers_of(group):
-    """ "59.2 ± 0.9"; "" for none."""
-    return tables.summary(group, 1).partition(" (")[0] if group else ""
+    """ "59.2 ± 0.9", or "57.8 ± 0.6°" at the bag; "" for none."""
+    return tables.summary(group, 1).partition(" (")[0] + bag(group) if group else ""
+
+
+def points_of(pair):
+    """ "+13.3 ± 0.7": how far one group of records is ahead of another, with ° if one is at the bag; "" for
+    none."""
+    return tables.lead(*pair) + bag(*pair) if pair and all(pair) else ""
+
+
+def bag(*groups):
+    """ "°" if one of some groups of records is tables.at_bag."""
+    return "°" * any(map(tables.at_bag, groups))
 
 
 def scratch_arm(cells, arm):
@@ -1179,9 +1189,8 @@ def lines_of_lead(cells, task, lead):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        gaps = [tables.lead(*groups) if groups else "" for groups in (before, pair)]
         reading = gap_of(task, *pair, 0.0).reading if pair else ""
-        lines += tables.folded([label, budget(first), *gaps, reading], width=21)
+        lines += tables.folded([label, budget(first), *map(points_of, (before, pair)), reading], width=21)
     theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
     if lines and any(theirs):
         way = next((COLUMNS[way] for way in ("masked", "causal") if way in lead.paper), "")

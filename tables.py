@@ -183,7 +183,8 @@ MEANINGS = {  # of words in any report
     "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
     "a difference: one of its models is",
     "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder)",
-    "rule by hand": "it knows ListOps' grammar, solves arguments of up to 16 symbols, guesses longer ones",
+    "rule by hand": "a window of 16 (exp_listops.py): it knows ListOps' grammar, solves arguments of up to "
+    "16 symbols, guesses longer ones",
     "sums guessed": "the same, but it guesses a sum at the root, as A says of its model",
 }
 MINI = """\

@@ -367,6 +367,9 @@ def test_the_count_of_all_pairs():
         shares = sorted(points / gap for gap, points, _ in part)
         middle = (shares[len(part) // 2] + shares[(len(part) - 1) // 2]) / 2
         lines.insert(0, (len(part), *readings(part), f"{100 * middle:.0f} %"))
+    bags = [p for p in PAIRS if p.row.expected > 10 and p.reading == "same sign" and p.marks["bag"]]
+    said = f"in {len(bags)} of the {lines[0][1]} with the same sign one model is at the bag"
+    assert said in " ".join(claims.count(PAIRS, 110).split())
     table = claims.count_table(PAIRS)
     cells = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]
     assert [(*map(int, row[:-1]), row[-1]) for row in cells] == lines

@@ -517,7 +517,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
     wanted = """Image, masked | epochs | scratch | with it | it adds | restores |
-    | S4, 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
+    | 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
     | Image, causal | epochs | with it | restores |
     | sinusoidal (1) | 50 + 200 | 50.0 ± 0.5 | 50.0 |
     width 512 (64: sinusoidal, causal)
