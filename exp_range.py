@@ -389,18 +389,18 @@ def plot_dial(name, tier, yours, ours, path):
     figure, (axis,) = tables.panels([title], (9, 4.2))
     drawn = [s for s in words if s not in data.ROTATED]
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
-        for i, row in enumerate(dict.fromkeys(row for row, _ in (*ours, *yours))):
+        rows = dict.fromkeys(row for row, _ in (*ours, *yours))
+        for i, row in enumerate(rows):
             color = tables.colour(row.model, {"kernel": row.kernel}, i)
             here = [x for x, s in enumerate(drawn) if (row, s) in cells]
-            for x in (
-                [at for at in here if drawn[at] not in ORDERS],
-                [at for at in here if drawn[at] in ORDERS],
-            ):
-                if x:  # "anywhere" is no distance: no line leads there
-                    groups = [cells[row, drawn[at]] for at in x]
+            far = [at for at in here if drawn[at] in ORDERS]  # no distance: no line leads there
+            aside = 0.04 * (i - (len(rows) - 1) / 2)  # and the points may coincide
+            for places, shift in (([at for at in here if at not in far], 0), (far, aside)):
+                if places:
+                    groups = [cells[row, drawn[at]] for at in places]
                     y, error = 100 * np.array([records.mean_and_error(group) for group in groups]).T
                     style = dict(fmt=marker, color=color, label=row.label(False) + whose)
-                    axis.errorbar(x, y, yerr=error, **style)
+                    axis.errorbar([at + shift for at in places], y, yerr=error, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
     axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
     near = {s: f"\n({s} → 1)" for s in words if s not in ORDERS and s > 1}  # what explains a rise of K = 5
