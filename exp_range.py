@@ -189,7 +189,8 @@ def plot_ranges(title, runs, distances, found, path):
                 distances, y, style, color=colour, label=None if kind == "trained" else "before training"
             )
         axis.set(xscale="log", yscale="log", ylim=(1e-3, 2), xlabel="distance (symbols)")
-    figure.suptitle(f"{title}: how far apart do positions interact? (one model each; test accuracy)")
+    tier = records.TIERS[next(iter(runs.values()))["tier"]]
+    figure.suptitle(f"{title}: how far apart do positions interact? ({tier}, one model each; test accuracy)")
     figure.supylabel("interaction / its maximum", fontsize=10)
     tables.legend_below(figure, axes)
     tables.save_figure(figure, path)
