@@ -62,6 +62,7 @@ def all_pairs(printed, mini):
             one, other = sorted(pair, key=lambda key: -table[key][1])
             if one.task == other.task:
                 names = (exp_spt.in_short(table[key][0]) for key in (one, other))
+                names = (name.replace(", no techniques", " (no techniques)") for name in names)
                 words = f"{data.TITLES[one.task]}: {' over '.join(names)}"
                 gap = round(table[one][1] - table[other][1], 2)
                 row = rule.Row(exp, "", words, gap, "", ((1, one), (-1, other)))

@@ -145,7 +145,7 @@ def plot(args):
 
 
 LEADS = {"K=31 over K=5": ("K=31", "K=5"), "K=7 over K=5": ("K=7", "K=5")}
-LEADS["K=31 over K=5, no techniques"] = ("K=31, no techniques", "K=5, no techniques", 0.0)
+LEADS["K=31 over K=5, no techniques"] = ("K=31, no techniques", "K=5, no techniques", ("K=31", "K=5"))
 LEADS |= {f"K={K}, techniques over none": (f"K={K}", f"K={K}, no techniques") for K in (5, 31)}
 
 

@@ -307,16 +307,15 @@ def print_not_run(ours):
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
-    tables.print_list("What the small runs of the mini tier lose, in points:", lines)
+    tables.print_list("What models lose at the mini tier, in points:", lines)
 
 
 def in_words(name, tier, cells):
-    """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
-    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it?"""
+    """What each order of one task costs, a sentence each: which models fall to what a bag of symbols has, and
+    which stay above it?"""
     words, title = orders_in_words(name, tier, cells), data.TITLES[name]
-    square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     flat = []  # these have no order to lose
-    for order in (1, *square, "random"):
+    for order in (order for order in words if order not in data.ROTATED):
         groups = {row: cells[row, order] for row, s in cells if s == order and (row, 1) in cells}
         bags = [group for row, group in groups.items() if row.model == "bag"]
         models = [row for row in groups if row.model != "bag" and row not in flat]
@@ -329,11 +328,19 @@ def in_words(name, tier, cells):
                 yield f"{title}, neighbours not moved: {near}: no order was learnt"
             continue
         lost = {row: records.difference(groups[row], cells[row, 1])[0] for row in models}
-        told = {"down to the bag's level:": {}, "above it:" if low else "above the bag's level:": {}}
-        for row in sorted(models, key=lost.get):
-            told[[*told][row not in low]][row.label(False)] = [tables.signed(lost[row])]
-        if models:
-            yield f"{title}, neighbours {words[order]}: {tables.sentence(told, on='')}"
+        models.sort(key=lost.get)
+        parts = []
+        for some, verb in (
+            (low, "fall to the bag"),
+            ([row for row in models if row not in low], "stay above it"),
+        ):
+            names = [f"{row.label(False)} ({tables.signed(lost[row])})" for row in models if row in some]
+            if names:
+                verb = verb if names[1:] else verb.replace("fall", "falls").replace("stay", "stays")
+                verb = verb if low else verb.replace("it", "the bag")
+                parts.append(f"{tables.listed(names)} {verb}")
+        if parts:
+            yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
 
 
 def orders_in_words(name, tier, *both):

@@ -528,7 +528,8 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given.
 
-    leads: {name: (row, row)}, or (row, row, 0.0) where the paper says in words that there is no gap."""
+    leads: {name: (row, row)}, or (row, row, what the paper expects): the rows that have its gap, or 0.0 where
+    it says in words that there is none."""
     gaps = {}
     for name, (*pair, said) in ((name, (*lead, None)[:3]) for name, lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
@@ -544,7 +545,7 @@ def gaps_of(leads, found, tasks, paper):
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
-                gap = paper_gap(pair, beside, tasks, task) if said is None else said
+                gap = said if said == 0.0 else paper_gap(said or pair, beside, tasks, task)
                 gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
