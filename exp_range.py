@@ -330,15 +330,11 @@ def in_words(name, tier, cells):
         lost = {row: records.difference(groups[row], cells[row, 1])[0] for row in models}
         models.sort(key=lost.get)
         parts = []
-        for some, verb in (
-            (low, "fall to the bag"),
-            ([row for row in models if row not in low], "stay above it"),
-        ):
+        for verb, some in (("fall", low), ("stay", [row for row in models if row not in low])):
             names = [f"{row.label(False)} ({tables.signed(lost[row])})" for row in models if row in some]
+            where = "to the bag" if verb == "fall" else "above it" if low else "above the bag"
             if names:
-                verb = verb if names[1:] else verb.replace("fall", "falls").replace("stay", "stays")
-                verb = verb if low else verb.replace("it", "the bag")
-                parts.append(f"{tables.listed(names)} {verb}")
+                parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
 

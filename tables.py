@@ -531,7 +531,7 @@ def gaps_of(leads, found, tasks, paper):
     leads: {name: (row, row)}, or (row, row, what the paper expects): the rows that have its gap, or 0.0 where
     it says in words that there is none."""
     gaps = {}
-    for name, (*pair, said) in ((name, (*lead, None)[:3]) for name, lead in leads.items()):
+    for name, (*pair, said) in ((name, (*of_lead, None)[:3]) for name, of_lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -585,10 +585,9 @@ def in_short(gaps, titles):
             size = of_task[0].paper
             word = "level" if abs(size) <= records.GAP else "ahead" if size > 0 else "behind"
             paper.setdefault(word, {})[title] = [gap_in_words(size)] if size else []
-            of_task = with_seeds(of_task)
-            several = len(of_task) > 1
-            numbers = ((gap, f" with {gap.budget}" * (several or bool(gap.words))) for gap in of_task)
-            for gap, budget in numbers:
+            shown = with_seeds(of_task)
+            for gap in shown:
+                budget = f" with {gap.budget}" if shown[1:] or gap.words else ""
                 ours.setdefault(gap.standing, {}).setdefault(title, []).append(gap.points + gap.bag + budget)
         if known:
             how = ", in words" * (not any(gap.paper for gap in of_lead))
