@@ -898,7 +898,8 @@ def by_reading(gaps, read):
     alike together, the longest first."""
     several, numbers = len(gaps) > 1, {}
     for gap in tables.longest_first(gaps):
-        how = ", ".join(filter(None, [f"{gap.budget} epochs", gap.words]))
+        epochs = f"{gap.budget} epochs" if "steps" not in gap.words else ""
+        how = ", ".join(filter(None, [epochs, gap.words]))
         numbers.setdefault(read(gap), []).append(f"{gap.points}{bag(*gap.groups)}{f' with {how}' * several}")
     return [(reading, ", ".join(words)) for reading, words in numbers.items()]
 
