@@ -212,15 +212,15 @@ def fields_of(judged):
 def show(judged):
     """Print a row in at most 80 columns, its words in as many lines as they need."""
     words, paper, *_ = fields_of(judged)
-    words += "".join(f" [{word}]" for mark, word in WORDS_OF.items() if judged.marks[mark])
+    words += " [none]" * bool(judged.marks["nothing restored"])
     first, *rest = textwrap.wrap(words, WIDTH, subsequent_indent="  ")
     points, _, low, high = judged.numbers or (0,) * 4
-    here = f"{tables.signed(points):>5} {tables.ends(low, high)}" if judged.seeds else ""
-    print(f"{first:{WIDTH}} {here:19} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
+    marked = f"{tables.signed(points):>5}" + "°" * bool(judged.marks["bag"])
+    here = f"{marked} {tables.ends(low, high)}" if judged.seeds else ""
+    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
 
 
 WIDTH = 36  # of a row's words, in letters
-WORDS_OF = {"bag": "bag", "nothing restored": "none"}  # of marks; nearly all are rising
 READ = f"""\
 Gaps between two models, in points. here: of the mini tier's runs, with its 95 %
 interval. expected: the paper's gap at full size; where it prints no numbers,
@@ -240,9 +240,9 @@ and "Controls" what we predicted.
     not run          any                  is missing
     (empty)          none                 is not read: nobody predicted one
 
-Behind a row: [bag], a model is at the level of a bag of symbols; [none], a
-pretraining learnt nothing. Nearly all models were still rising when their
-training ended: docs/claims.md says which.
+°: one of the models is at the bag. [none]: a pretraining learnt nothing. Nearly
+all models were still rising when their training ended: docs/claims.md says
+which.
 """
 
 
@@ -253,7 +253,7 @@ def show_all(judged, pairs, everything=True):
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
     print(READ)
-    print(f"{'':{WIDTH}} {' here [95 %]':18} expected reading\n")
+    print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
     shown = [one for one in judged if everything or one.row.heading.who in ("A", "B")]
     for said, group in records.grouped(shown, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))

@@ -427,12 +427,13 @@ MEANINGS = {
     "S4D, S5, LRU": "state spaces with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",
 }
-LEADS = {  # 0.0: A writes that the structure of SGConv's kernel, and of others, is not necessary
+FREE = "the restrictions on the kernel […] are not necessary when enriching the data or training process"
+LEADS = {
     "gMLP over S4": ("gMLP", "S4"),
     "gMLP over S5": ("gMLP", "S5"),
     "S4 over S5": ("S4", "S5"),
-    "gMLP over SGConv": ("gMLP", "SGConv", 0.0),
-    "free taps over S4's kernel": ("free taps in S4's block", "S4", 0.0),
+    "gMLP over SGConv": ("gMLP", "SGConv", FREE),
+    "free taps over S4's kernel": ("free taps in S4's block", "S4", FREE),
     "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
 }
 

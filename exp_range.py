@@ -260,10 +260,10 @@ MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag of symbols": "K = 1: the model knows which symbols occur, not where",
-    "bag's level": "at most 2 points above a bag of symbols (K = 1), which sees no order",
-    "16 apart": "former neighbours stand 16 positions apart (--stride S: with 3 it reads ABCDEF as ADBECF). "
-    "In exchange others come near: what was 256 / 16 apart stands side by side. So at 64 apart a small "
-    "kernel sees what was 4 apart.",
+    "°": "at the bag: at most 2 points above the bag of symbols in the same order",
+    "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
+    "positions: with 3 it reads ABCDEF as ADBECF, A and B 6 / 3 apart. In exchange others come near: at 64 "
+    "apart what was 256 / 64 apart stands side by side",
     "anywhere": "one random order for all examples",
     "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
@@ -307,27 +307,30 @@ def print_not_run(ours):
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
-    tables.print_list("What models lose at the mini tier, in points:", lines)
+    for (name, tier), cells in ours.items():
+        if tier == "mini":
+            print_losses(name, tier, cells)
+    tables.print_list("In short:", lines)
 
 
 def in_words(name, tier, cells):
-    """What each order of one task costs, a sentence each: which models fall to what a bag of symbols has, and
-    which stay above it?"""
+    """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
+    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it?"""
     words, title = orders_in_words(name, tier, cells), data.TITLES[name]
+    square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     flat = []  # these have no order to lose
-    for order in (order for order in words if order not in data.ROTATED):
-        groups = {row: cells[row, order] for row, s in cells if s == order and (row, 1) in cells}
-        bags = [group for row, group in groups.items() if row.model == "bag"]
-        models = [row for row in groups if row.model != "bag" and row not in flat]
-        low = [row for row in models if bags and records.at_bag(groups[row], bags[0])]
+    for order in (1, *square, "random"):
+        models = [row for row, s in cells if s == order and (row, 1) in cells and row.model != "bag"]
+        models = [row for row in models if row not in flat]
+        low = [row for row in models if at_bag(row, order, cells)]
         if order == 1:
             flat = low
             if low:
                 names = tables.listed([row.label(False) for row in low])
-                near = f"{names} {'are' if low[1:] else 'is'} at the bag's level already"
+                near = f"{names} {'are' if low[1:] else 'is'} at the bag already"
                 yield f"{title}, neighbours not moved: {near}: no order was learnt"
             continue
-        lost = {row: records.difference(groups[row], cells[row, 1])[0] for row in models}
+        lost = {row: records.difference(cells[row, order], cells[row, 1])[0] for row in models}
         models.sort(key=lost.get)
         parts = []
         for verb, some in (("fall", low), ("stay", [row for row in models if row not in low])):
@@ -337,6 +340,12 @@ def in_words(name, tier, cells):
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
+
+
+def at_bag(row, order, cells):
+    """Whether a model has no more than a bag of symbols in the same order, see records.at_bag."""
+    bags = [group for (other, s), group in cells.items() if s == order and other.model == "bag"]
+    return row.model != "bag" and bool(bags) and records.at_bag(cells[row, order], bags[0])
 
 
 def orders_in_words(name, tier, *both):
@@ -362,9 +371,7 @@ def print_dial(name, tier, yours, ours):
         print(f"At --stride S > 1 former neighbours stand {L} / S apart.", end=" ")
         print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
-            table = [
-                [row.label(not plain), *(tables.mean_of(cells.get((row, s))) for s in part)] for row in rows
-            ]
+            table = [[row.label(not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
             if table := [line for line in table if any(line[1:])]:
                 tables.show(["", *(words[s] for s in part)], table)
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
@@ -378,7 +385,8 @@ def print_losses(name, tier, cells):
     words = orders_in_words(name, tier, cells)
     moved = [s for s in words if s != 1 and s not in data.ROTATED]
     rows = dict.fromkeys(row for row, _ in cells)
-    table = [[row.label(False), *losses(row, cells, moved)] for row in rows]
+    labels = [row.label(False).replace(" of symbols", "") for row in rows]  # for the width
+    table = [[label, *losses(row, cells, moved)] for label, row in zip(labels, rows)]
     if table := [line for line in table if any(line[1:])]:
         title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
         print(f"{title}, against the task's own order, in points:\n")
@@ -415,10 +423,23 @@ def plot_dial(name, tier, yours, ours, path):
     tables.save_figure(figure, path)
 
 
+def accuracy(row, order, cells):
+    """ "58.5°", "58.7° (2)": of a model in one order, ° at the bag; "" for none."""
+    if (row, order) not in cells:
+        return ""
+    number, *seeds = tables.mean_of(cells[row, order]).split(" ")
+    return " ".join([number + "°" * at_bag(row, order, cells), *seeds])
+
+
 def losses(row, cells, orders):
-    """["-15.6 ± 0.8", ...]: what a model gains by each order over the task's own; "" where one is missing."""
-    known = [{(row, s), (row, 1)} <= cells.keys() for s in orders]
-    return [tables.lead(cells[row, s], cells[row, 1]) if ok else "" for s, ok in zip(orders, known)]
+    """["-15.6 ± 0.8°", ...]: what a model gains by each order over the task's own, ° where it is at the bag
+    then; "" where one is missing."""
+    return [
+        tables.lead(cells[row, s], cells[row, 1]) + "°" * at_bag(row, s, cells)
+        if {(row, s), (row, 1)} <= cells.keys()
+        else ""
+        for s in orders
+    ]
 
 
 # ------------------------------------------------------------------------------------------ command line

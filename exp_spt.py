@@ -786,15 +786,12 @@ MEANINGS = {  # words of the tables
     "SPT is causal for its sinusoidal Transformer, masked for its rotary one",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
-    "°": "at the bag: at most 2 points above a bag of symbols (K = 1), which sees no order; behind a gap: "
-    "one of its models is",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "helps / harms": "the interval is above 0, or below it",
-    "reading": "of the lead after SPT, beside a lead of 0",
+    "in words": "the lead after SPT, beside a lead of 0 in B",
 }
 MEANINGS = tables.MEANINGS | MEANINGS
 
@@ -858,7 +855,6 @@ QUESTIONS = {
     AHEAD: 'Paper B: "very small gaps".',
     START: 'Paper B: structure is "mostly redundant".',
 }
-EFFECTS = {records.SAME: "helps", records.OPPOSITE: "harms", records.OPEN: "inconclusive for"}  # by reading
 
 
 def print_answers(plain):
@@ -872,36 +868,37 @@ def print_answers(plain):
 
 
 def effects(cells, task):
-    """ "Text: helps S4 (masked +7.4, causal +7.6); inconclusive for sinusoidal (masked +1.4)." """
-    told = {effect: {} for effect in EFFECTS.values()}
+    """ "Text, SPT over scratch: ahead for S4 (masked +7.4; causal +7.6); inconclusive for rotary (+1.4)." """
+    told = {}
     for model, way in product(MODELS, ("masked", "causal")):
         found = [gap for arm, gap in gains_of(cells, task, way) if arm.model == model and not arm.details()]
-        for reading, numbers in by_reading(found, lambda gap: gap.reading):
-            effect = told.setdefault(EFFECTS.get(reading, f"{reading}:"), {})
-            effect.setdefault(SHORT_NAMES[model], []).append(f"{way} {numbers}")
-    words = tables.sentence(told, on="", between="; ")
-    return f"{data.TITLES[task]}: {words}." if words else ""
+        for standing, numbers in by_standing(found):
+            of_model = told.setdefault(standing, {}).setdefault(SHORT_NAMES[model], [])
+            of_model.append(f"{way} {numbers}")
+    words = tables.sentence(tables.in_order(told), on="for ", between="; ")
+    return f"{data.TITLES[task]}, SPT over scratch: {words}." if words else ""
 
 
 def standings(plain, name):
     """ "S4 over rotary: level on Text (masked +0.2); inconclusive on Text (causal +1.1)." """
     told = {}
     for (task, cells), way in product(plain.items(), ("masked", "causal")):
-        for standing, numbers in by_reading(after(cells, task, LEADS[name], way), lambda gap: gap.standing):
+        for standing, numbers in by_standing(after(cells, task, LEADS[name], way)):
             of_task = told.setdefault(standing, {}).setdefault(data.TITLES[task], [])
             of_task.append(f"{way} {numbers}")
-    return f"{name}: {tables.sentence(told, between='; ')}." if told else ""
+    words = tables.sentence(tables.in_order(told), between="; ")
+    return f"{name}: {words}." if words else ""
 
 
-def by_reading(gaps, read):
-    """[("ahead", "-9.9 with 18 + 2 epochs, -1.6 with 2 + 2 epochs")]: Gaps of some trainings, those that read
-    alike together, the longest first."""
+def by_standing(gaps):
+    """[("ahead", "+7.4 with 12 + 4 epochs, +7.5 with 4 + 4 epochs")]: Gaps of some trainings, those that
+    stand alike together, the longest first."""
     several, numbers = len(gaps) > 1, {}
     for gap in tables.longest_first(gaps):
         epochs = f"{gap.budget} epochs" if "steps" not in gap.words else ""
         how = ", ".join(filter(None, [epochs, gap.words]))
-        numbers.setdefault(read(gap), []).append(f"{gap.points}{bag(*gap.groups)}{f' with {how}' * several}")
-    return [(reading, ", ".join(words)) for reading, words in numbers.items()]
+        numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag}{f' with {how}' * several}")
+    return [(standing, ", ".join(words)) for standing, words in numbers.items()]
 
 
 # -- what SPT adds
@@ -953,18 +950,13 @@ def in_row(words, groups):
 
 def numbers_of(group):
     """ "59.2 ± 0.9", or "57.8 ± 0.6°" at the bag; "" for none."""
-    return tables.summary(group, 1).partition(" (")[0] + bag(group) if group else ""
+    return tables.summary(group, 1).partition(" (")[0] + tables.mark(group) if group else ""
 
 
 def points_of(pair):
     """ "+13.3 ± 0.7": how far one group of records is ahead of another, with ° if one is at the bag; "" for
     none."""
-    return tables.lead(*pair) + bag(*pair) if pair and all(pair) else ""
-
-
-def bag(*groups):
-    """ "°" if one of some groups of records is tables.at_bag."""
-    return "°" * any(map(tables.at_bag, groups))
+    return tables.lead(*pair) + tables.mark(*pair) if pair and all(pair) else ""
 
 
 def scratch_arm(cells, arm):
@@ -1173,7 +1165,7 @@ def print_leads(question, by_task):
             lines += tables.under(name, rows, width=23)
     if lines:
         print(f"{question}\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "in words"], lines)
 
 
 def lines_of_lead(cells, task, lead):
@@ -1191,7 +1183,7 @@ def lines_of_lead(cells, task, lead):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        reading = gap_of(task, *pair, 0.0).reading if pair else ""
+        reading = gap_of(task, *pair, 0.0).standing if pair else ""
         lines += tables.folded([label, budget(first), *map(points_of, (before, pair)), reading], width=21)
     theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
     if lines and any(theirs):

@@ -156,6 +156,11 @@ def at_bag(group):
     return bool(group) and group[0]["tier"] == "mini" and records.at_bag(group, bag_of(group[0]["task"]))
 
 
+def mark(*groups):
+    """ "°" if one of some groups of records is at_bag."""
+    return "°" * any(map(at_bag, groups))
+
+
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
@@ -175,13 +180,9 @@ MEANINGS = {  # of words in any report
     "ahead / behind": "by the 95 % interval of our gap: it is on one side of 0; where the paper's gap is at "
     f"most {records.GAP:g} points, outside of ±{records.GAP:g}",
     "level": f"within ±{records.GAP:g} points: the paper's gap, or our whole interval",
-    "same sign / opposite sign": f"beside a paper's gap above {records.GAP:g} points: our interval is on its "
-    "side of 0, or on the other",
-    "no difference / differs": f"beside a paper's gap of at most {records.GAP:g} points: our interval is "
-    f"within ±{records.GAP:g}, or outside",
     "inconclusive": "our interval is none of these (the whole rule: docs/claims.md)",
-    "[bag]": f"at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order. Behind "
-    "a difference: one of its models is",
+    "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
+    "behind a gap: one of its models is",
     "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder)",
     "rule by hand": "a window of 16 (exp_listops.py): it knows ListOps' grammar, solves arguments of up to "
     "16 symbols, guesses longer ones",
@@ -257,12 +258,12 @@ def report(
             gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
             if full:
                 print_paper_gaps(leads or {}, shown, short or titles, tasks, paper)
-            print_list(SHORT, in_short(gaps, titles))
+            print_list(SHORT, in_short(leads or {}, gaps, titles))
             print_leads(gaps, titles)
             if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
-                print_list(SMALL, in_short(gaps_below, titles))
+                print_list(SMALL, in_short(leads or {}, gaps_below, titles))
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -484,7 +485,7 @@ class Gap(NamedTuple):
         if self.tier != "mini" or self.few:
             return lead(*self.groups, seeds=True)
         points, (low, high) = records.difference(*self.groups)[0], self.interval
-        return f"{signed(points)} {ends(low, high)}"
+        return f"{signed(points)}{self.bag} {ends(low, high)}"
 
     @property
     def points(self):
@@ -520,16 +521,16 @@ class Gap(NamedTuple):
 
     @property
     def bag(self):
-        """ " [bag]" where one of both has learnt little, see at_bag."""
-        return " [bag]" * any(map(at_bag, self.groups))
+        """ "°" where one of both has learnt little, see mark."""
+        return mark(*self.groups)
 
 
 def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given.
 
-    leads: {name: (row, row)}, or (row, row, what the paper expects): the rows that have its gap, or 0.0 where
-    it says in words that there is none."""
+    leads: {name: (row, row)}, or (row, row, what the paper says of it): the rows that have its gap, or a
+    sentence that is read as a gap of 0."""
     gaps = {}
     for name, (*pair, said) in ((name, (*of_lead, None)[:3]) for name, of_lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
@@ -545,7 +546,7 @@ def gaps_of(leads, found, tasks, paper):
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
-                gap = said if said == 0.0 else paper_gap(said or pair, beside, tasks, task)
+                gap = 0.0 if isinstance(said, str) else paper_gap(said or pair, beside, tasks, task)
                 gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
@@ -568,14 +569,14 @@ def print_leads(gaps, titles):
         rows = []
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-            label = ", ".join(filter(None, [titles[gap.task], easy, gap.words])) + gap.bag
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
+            label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.standing])
         lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
+        print_table(["how far ahead, in points", "here", "paper", "in words"], lines)
 
 
-def in_short(gaps, titles):
+def in_short(leads, gaps, titles):
     """A line for each lead of gaps_of that the paper has: where it is ahead in the paper, and here."""
     lines = []
     for name, of_lead in gaps.items():
@@ -590,9 +591,10 @@ def in_short(gaps, titles):
                 budget = f" with {gap.budget}" if shown[1:] or gap.words else ""
                 ours.setdefault(gap.standing, {}).setdefault(title, []).append(gap.points + gap.bag + budget)
         if known:
-            how = ", in words" * (not any(gap.paper for gap in of_lead))
             theirs, ours = (sentence(in_order(told)) for told in (paper, ours))
-            lines.append(f"{name}. The paper{how}: {theirs}. Here: {ours}.")
+            said = next((said for said in leads[name][2:] if isinstance(said, str)), None)
+            theirs = f'"{said}", read as level' if said else theirs
+            lines.append(f"{name}. The paper: {theirs}. Here: {ours}.")
     return lines
 
 
@@ -689,9 +691,9 @@ def lines_of(yours, ours, paper, at, bare=()):
         (mine, note), (theirs, other) = map(records.one_recipe, rows[key])
         notes += filter(None, [note, other])
         label = first[key]["row"]
-        numbers = [summary(mine), summary(theirs), cost(theirs or mine), paper_value(paper, label, at)]
-        marked = label + " [bag]" * at_bag(theirs or mine)
-        lines.append([marked, *numbers, to_paper(mine or theirs, paper_at(paper, label, at))])
+        both = (summary(group).replace(" (", f"{mark(group)} (", 1) for group in (mine, theirs))
+        numbers = [*both, cost(theirs or mine), paper_value(paper, label, at)]
+        lines.append([label, *numbers, to_paper(mine or theirs, paper_at(paper, label, at))])
     return lines, notes
 
 

@@ -449,18 +449,18 @@ def test_a_report_reads_its_gaps_as_the_claims_do(script):
     found = next(table for table in printed_tables(printed).values() if any("how far" in t for t in table))
     short, checked = " ".join(printed.split("In short")[1].split("| how far")[0].split()), 0
     for name in script.LEADS:
-        for task, (*_, reading) in found.get(f"how far ahead, in points; {name}", {}).items():
+        for task, (*_, standing) in found.get(f"how far ahead, in points; {name}", {}).items():
             key = frozenset([task, *name.split(" over ")])
-            if reading in ("", records.FEW) or key not in judged:
+            if standing in ("", records.FEW) or key not in judged:
                 continue
-            assert judged[key].reading == reading
             (points, *_), paper = judged[key].numbers, judged[key].row.expected
             turned = (
                 -1 if judged[key].row.words.split(": ")[1] != name else 1
             )  # pairs have the paper's best first
             (said,) = re.findall(rf"- {re.escape(name)}\. The paper: (.*?)\. Here: (.*?)\.(?= - |$)", short)
             words = {"no difference": "level", "inconclusive": "inconclusive"}
-            ours = words.get(reading, "ahead" if turned * points > 0 else "behind")
+            ours = words.get(judged[key].reading, "ahead" if turned * points > 0 else "behind")
+            assert standing == ours
             theirs = "level" if paper <= 2 else "ahead" if turned > 0 else "behind"
             for text, word, number in zip(said, (theirs, ours), (f"{turned * paper:+.2f}", turned * points)):
                 number = number if isinstance(number, str) else f"{number:+.1f}"

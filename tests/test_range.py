@@ -152,6 +152,6 @@ def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
         r["model"] = "bag"
     cells = exp_range.of_the_dial(found)["text", "mini"]
     assert [*exp_range.in_words("text", "mini", cells)] == [
-        "Text, neighbours not moved: K=7 is at the bag's level already: no order was learnt",
+        "Text, neighbours not moved: K=7 is at the bag already: no order was learnt",
         "Text, neighbours 16 apart: K=5 (-23.5) falls to the bag, K=31 (-17.5) stays above it",
     ]

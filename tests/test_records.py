@@ -627,9 +627,9 @@ def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
     told += "20 epochs)."
     _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5")})
     assert f"- wide. {told} |" in " ".join(out.split())
-    _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5", 0.0)})
+    _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5", "both are good")})
     assert (
-        "- wide. The paper, in words: level on Text. Here: ahead on Text (+10.0 with 4 epochs);"
+        '- wide. The paper: "both are good", read as level. Here: ahead on Text (+10.0 with 4 epochs);'
         in " ".join(out.split())
     )
     few = [r for r in ours if "limit" in r["changes"]][1:]

@@ -558,8 +558,10 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     said = " ".join(printed.split())
-    told = "S4 (masked +20.0 with 6 + 2 epochs, +10.0 with 2 + 2 epochs); harms sinusoidal (masked -10.0)."
-    assert f"- Text: helps {told}" in said
+    told = (
+        "S4 (masked +20.0 with 6 + 2 epochs, +10.0 with 2 + 2 epochs); behind for sinusoidal (masked -10.0)."
+    )
+    assert f"- Text, SPT over scratch: ahead for {told}" in said
     told = "- S4 over sinusoidal: ahead on Text (masked +30.0)."
     assert told in said and "- S4, structured start: ahead on Text (masked +20.0)." in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
@@ -575,18 +577,18 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT", "reading"],
+            ["points ahead", "epochs", "scratch", "after SPT", "in words"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
                 ["Text, causal, B", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
-                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
+                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "ahead"],
             ],
         ),
         (
-            ["points ahead", "epochs", "after SPT", "reading"],
+            ["points ahead", "epochs", "after SPT", "in words"],
             [
                 ["S4, structured start:", "", "", ""],
-                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "differs"],
+                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "ahead"],
             ],
         ),
         (
