@@ -259,7 +259,7 @@ NUMBERS = "standard error. All is of test accuracies in %, the mean of 3 seeds, 
 MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
-    "bag of symbols": "K = 1: the model knows which symbols occur, not where",
+    "bag": "K = 1, a bag of symbols: the model knows which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF, A and B 6 / 3 apart. In exchange others come near: at 64 "
@@ -371,7 +371,7 @@ def print_dial(name, tier, yours, ours):
         print(f"At --stride S > 1 former neighbours stand {L} / S apart.", end=" ")
         print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
-            table = [[row.label(not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
+            table = [[in_table(row, not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
             if table := [line for line in table if any(line[1:])]:
                 tables.show(["", *(words[s] for s in part)], table)
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
@@ -385,8 +385,7 @@ def print_losses(name, tier, cells):
     words = orders_in_words(name, tier, cells)
     moved = [s for s in words if s != 1 and s not in data.ROTATED]
     rows = dict.fromkeys(row for row, _ in cells)
-    labels = [row.label(False).replace(" of symbols", "") for row in rows]  # for the width
-    table = [[label, *losses(row, cells, moved)] for label, row in zip(labels, rows)]
+    table = [[in_table(row), *losses(row, cells, moved)] for row in rows]
     if table := [line for line in table if any(line[1:])]:
         title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
         print(f"{title}, against the task's own order, in points:\n")
@@ -421,6 +420,11 @@ def plot_dial(name, tier, yours, ours, path):
     axis.set_ylabel("test accuracy (%) and its standard error")
     tables.legend_below(figure, [axis])
     tables.save_figure(figure, path)
+
+
+def in_table(row, techniques=False):
+    """ "K=1 (bag)": the label of a row where there is little room, see Row.label."""
+    return row.label(techniques).replace("bag of symbols", "bag")
 
 
 def accuracy(row, order, cells):
