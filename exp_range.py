@@ -302,8 +302,8 @@ def print_not_run(ours):
     """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
     print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
-    tables.print_first(__file__, "--task text --model conv --stride 16")
-    print("There former neighbours stand 1/16 of a text's length apart: 256 bytes of 4,096.\n")
+    tables.print_first(__file__, "--task text --model conv --stride 256")
+    print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     lines = [
         line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
     ]
@@ -330,16 +330,23 @@ def in_words(name, tier, cells):
                 near = f"{names} {'are' if low[1:] else 'is'} at the bag already"
                 yield f"{title}, neighbours not moved: {near}: no order was learnt"
             continue
-        lost = {row: records.difference(cells[row, order], cells[row, 1])[0] for row in models}
-        models.sort(key=lost.get)
+        pairs = {row: (cells[row, order], cells[row, 1]) for row in models}
+        models.sort(key=lambda row: records.difference(*pairs[row])[0])
+        lost = {row: in_points(*pairs[row]) for row in models}
         parts = []
         for verb, some in (("fall", low), ("stay", [row for row in models if row not in low])):
-            names = [f"{row.label(False)} ({tables.signed(lost[row])})" for row in models if row in some]
+            names = [f"{row.label(False)} ({lost[row]})" for row in models if row in some]
             where = "to the bag" if verb == "fall" else "above it" if low else "above the bag"
             if names:
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
+
+
+def in_points(group, other):
+    """ "-15.9", or "-15.9 of 2 seeds": how far one group of records is ahead of another."""
+    few, points = min(len(group), len(other)), tables.signed(records.difference(group, other)[0])
+    return points + f" of\xa0{few}\xa0seed{'s' * (few > 1)}" * (few < records.SEEDS)
 
 
 def at_bag(row, order, cells):

@@ -791,7 +791,7 @@ MEANINGS = {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "in words": "the lead after SPT, beside a lead of 0 in B",
+    "in words": "the lead after SPT, beside 0, as B's words above are read",
 }
 MEANINGS = tables.MEANINGS | MEANINGS
 
@@ -846,7 +846,7 @@ def print_runs(whose, tier, found, searched):
 
 # -- in short
 
-SHORT = " in short, in points. 18 + 2 epochs: 18 of SPT, 2 of labels; from scratch labels get all 20."
+SHORT = " in short, in points. At 18 + 2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
 GAINS = "Does SPT help?"  # what a reader asks, and what paper B says
 AHEAD = "Is S4 still ahead after SPT?"
 START = "Does the start of a state space still matter after SPT?"
@@ -868,7 +868,7 @@ def print_answers(plain):
 
 
 def effects(cells, task):
-    """ "Text, SPT over scratch: ahead for S4 (masked +7.4; causal +7.6); inconclusive for rotary (+1.4)." """
+    """ "Text, SPT over scratch: ahead for S4 (masked +7.4 at 12 + 4, +7.5 at 4 + 4)." """
     told = {}
     for model, way in product(MODELS, ("masked", "causal")):
         found = [gap for arm, gap in gains_of(cells, task, way) if arm.model == model and not arm.details()]
@@ -880,7 +880,7 @@ def effects(cells, task):
 
 
 def standings(plain, name):
-    """ "S4 over rotary: level on Text (masked +0.2); inconclusive on Text (causal +1.1)." """
+    """ "S4 over rotary: level on Text (masked +0.2 at 12 + 4, +1.0 at 4 + 4)." """
     told = {}
     for (task, cells), way in product(plain.items(), ("masked", "causal")):
         for standing, numbers in by_standing(after(cells, task, LEADS[name], way)):
@@ -891,13 +891,12 @@ def standings(plain, name):
 
 
 def by_standing(gaps):
-    """[("ahead", "+7.4 with 12 + 4 epochs, +7.5 with 4 + 4 epochs")]: Gaps of some trainings, those that
+    """[("ahead", "+7.4 at 12 + 4, +7.5 at 4 + 4")]: Gaps of some trainings, those that
     stand alike together, the longest first."""
-    several, numbers = len(gaps) > 1, {}
+    numbers = {}
     for gap in tables.longest_first(gaps):
-        epochs = f"{gap.budget} epochs" if "steps" not in gap.words else ""
-        how = ", ".join(filter(None, [epochs, gap.words]))
-        numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag}{f' with {how}' * several}")
+        how = ", ".join(filter(None, [gap.budget.replace(" ", "\xa0"), gap.words]))  # one line for 4 + 4
+        numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag} at {how}")
     return [(standing, ", ".join(words)) for standing, words in numbers.items()]
 
 
@@ -1314,11 +1313,13 @@ def plot_small(by_task, path):
             first, scratch = [*columns.values()][-1][0], scratch_of(plain, arm)
             columns = {"none": scratch} | columns if scratch else columns
             if len(columns) > 1 and arm not in {scratch_arm(plain, other) for other in plain if other != arm}:
-                epochs = [f"{budget(first)} epochs"] if "epochs" in first["changes"] else []
-                words = [", ".join(arm.details(full=True)), *epochs, *other_changes(first)]
-                compared.setdefault(task, {})[",\n".join([FULL_NAMES[arm.model], *filter(None, words)])] = (
-                    columns
-                )
+                epochs = [
+                    f"{known} epochs"
+                    for known in [budget(first)]
+                    if known and "steps" not in first["changes"]
+                ]
+                words = [arm.label(full=True), *epochs, *other_changes(first)]
+                compared.setdefault(task, {})[",\n".join(words)] = columns
     if not compared:
         return
     high = 0.7 * max(map(len, compared.values()))

@@ -837,10 +837,11 @@ def columns_in_use(header, lines):
 
 
 def print_list(heading, lines):
-    """A heading and lines below it, each with a dash; nothing without lines."""
+    """A heading and lines below it, each with a dash, broken at no hard space; nothing without lines."""
     if lines := [*lines]:
         print(f"{textwrap.fill(heading, 80)}\n")
-        print("\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines) + "\n")
+        filled = "\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines)
+        print(filled.replace("\xa0", " ") + "\n")
 
 
 # ------------------------------------------------------------------------------------------ figures

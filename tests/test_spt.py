@@ -558,12 +558,10 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
     said = " ".join(printed.split())
-    told = (
-        "S4 (masked +20.0 with 6 + 2 epochs, +10.0 with 2 + 2 epochs); behind for sinusoidal (masked -10.0)."
-    )
+    told = "S4 (masked +20.0 at 6 + 2, +10.0 at 2 + 2); behind for sinusoidal (masked -10.0 at 2 + 2)."
     assert f"- Text, SPT over scratch: ahead for {told}" in said
-    told = "- S4 over sinusoidal: ahead on Text (masked +30.0)."
-    assert told in said and "- S4, structured start: ahead on Text (masked +20.0)." in said
+    told = "- S4 over sinusoidal: ahead on Text (masked +30.0 at 2 + 2)."
+    assert told in said and "- S4, structured start: ahead on Text (masked +20.0 at 2 + 2)." in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
