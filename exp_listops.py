@@ -431,12 +431,10 @@ def print_passes(groups, tier):
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
     heading = (
         f"From which size on is a rule level with the best network ({name}, {network:.2f} on test), from "
-    )
-    heading += (
         "which ahead? By its accuracy on the training examples: it does not learn from them, and they are "
+        "many. SM, a sum modulo 10 at the root, is known or guessed. Level: at most "
+        f"{2 * error:.2f} points away, two standard errors of the difference."
     )
-    heading += "many. SM, a sum modulo 10 at the root, is known or guessed. Level: at most "
-    heading += f"{2 * error:.2f} points away, two standard errors of the difference."
     tables.print_list(heading, lines)
 
 

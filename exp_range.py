@@ -320,8 +320,8 @@ def in_words(name, tier, cells):
     square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     flat = []  # these have no order to lose
     for order in (1, *square, "random"):
-        models = [row for row, s in cells if s == order and (row, 1) in cells and row.model != "bag"]
-        models = [row for row in models if row not in flat]
+        here = (row for row, s in cells if s == order and (row, 1) in cells and row not in flat)
+        models = [row for row in here if row.model != "bag"]
         low = [row for row in models if at_bag(row, order, cells)]
         if order == 1:
             flat = low
@@ -406,8 +406,8 @@ def plot_dial(name, tier, yours, ours, path):
     title = f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})"
     figure, (axis,) = tables.panels([title], (9, 4.2))
     drawn = [s for s in words if s not in data.ROTATED]
+    rows = dict.fromkeys(row for row, _ in (*ours, *yours))
     for cells, marker, whose in ((ours, "o-", ""), (yours, "x:", ", yours")):
-        rows = dict.fromkeys(row for row, _ in (*ours, *yours))
         for i, row in enumerate(rows):
             color = tables.colour(row.model, {"kernel": row.kernel}, i)
             here = [x for x, s in enumerate(drawn) if (row, s) in cells]

@@ -775,7 +775,7 @@ class Arm(NamedTuple):
 
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
-MEANINGS = {  # words of the tables
+MEANINGS = tables.MEANINGS | {  # words of the tables
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "as many epochs on labels alone",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
@@ -793,7 +793,6 @@ MEANINGS = {  # words of the tables
     "ssm_lr": "the learning rate of a state space's states",
     "in words": "the lead after SPT, beside 0, as B's words above are read",
 }
-MEANINGS = tables.MEANINGS | MEANINGS
 
 
 def report(args):
@@ -869,35 +868,31 @@ def print_answers(plain):
 
 def effects(cells, task):
     """ "Text, SPT over scratch: ahead for S4 (masked +7.4 at 12 + 4, +7.5 at 4 + 4)." """
-    told = {}
-    for model, way in product(MODELS, ("masked", "causal")):
-        found = [gap for arm, gap in gains_of(cells, task, way) if arm.model == model and not arm.details()]
-        for standing, numbers in by_standing(found):
-            of_model = told.setdefault(standing, {}).setdefault(SHORT_NAMES[model], [])
-            of_model.append(f"{way} {numbers}")
-    words = tables.sentence(tables.in_order(told), on="for ", between="; ")
+    kinds = product(MODELS, ("masked", "causal"))
+    words = in_sentence("for ", [(SHORT_NAMES[m], way, gains_of(cells, task, m, way)) for m, way in kinds])
     return f"{data.TITLES[task]}, SPT over scratch: {words}." if words else ""
 
 
 def standings(plain, name):
     """ "S4 over rotary: level on Text (masked +0.2 at 12 + 4, +1.0 at 4 + 4)." """
-    told = {}
-    for (task, cells), way in product(plain.items(), ("masked", "causal")):
-        for standing, numbers in by_standing(after(cells, task, LEADS[name], way)):
-            of_task = told.setdefault(standing, {}).setdefault(data.TITLES[task], [])
-            of_task.append(f"{way} {numbers}")
-    words = tables.sentence(tables.in_order(told), between="; ")
+    kinds = product(plain, ("masked", "causal"))
+    found = [(data.TITLES[task], way, after(plain[task], task, LEADS[name], way)) for task, way in kinds]
+    words = in_sentence("on ", found)
     return f"{name}: {words}." if words else ""
 
 
-def by_standing(gaps):
-    """[("ahead", "+7.4 at 12 + 4, +7.5 at 4 + 4")]: Gaps of some trainings, those that
-    stand alike together, the longest first."""
-    numbers = {}
-    for gap in tables.longest_first(gaps):
-        how = ", ".join(filter(None, [gap.budget.replace(" ", "\xa0"), gap.words]))  # one line for 4 + 4
-        numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag} at {how}")
-    return [(standing, ", ".join(words)) for standing, words in numbers.items()]
+def in_sentence(on, found):
+    """ "ahead for S4 (masked +7.4 at 12 + 4)" of [(what it is said of, kind of SPT, Gaps)]: those that stand
+    alike together, the longest training first."""
+    told = {}
+    for what, way, gaps in found:
+        numbers = {}
+        for gap in tables.longest_first(gaps):
+            how = ", ".join(filter(None, [gap.budget.replace(" ", "\xa0"), gap.words]))  # one line for 4 + 4
+            numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag} at {how}")
+        for standing, of_way in numbers.items():
+            told.setdefault(standing, {}).setdefault(what, []).append(f"{way} {', '.join(of_way)}")
+    return tables.sentence(tables.in_order(told), on, between="; ")
 
 
 # -- what SPT adds
@@ -984,10 +979,11 @@ def scratch_alone(cells):
     ]
 
 
-def gains_of(cells, task, way):
-    """[(arm, Gap)]: what an objective adds to training from scratch, wherever both were run. Paper B: > 0."""
-    pairs = [(arm, columns[way], scratch_of(cells, arm)) for arm, columns in cells.items() if way in columns]
-    return [(arm, gap_of(task, group, scratch, math.inf)) for arm, group, scratch in pairs if scratch]
+def gains_of(cells, task, model, way):
+    """The Gaps of a model after SPT of one kind over training from scratch. Paper B: > 0."""
+    arms = (arm for arm, columns in cells.items() if arm.model == model and way in columns)
+    pairs = ((cells[arm][way], scratch_of(cells, arm)) for arm in arms if not arm.details())
+    return [gap_of(task, group, scratch, math.inf) for group, scratch in pairs if scratch]
 
 
 def gap_of(task, group, other, paper=None):
@@ -1021,9 +1017,10 @@ def print_rates(title, cells):
     """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
     lines = []
     for arm, columns in cells.items():
-        label = ", ".join([arm.label(), *other_changes(next(iter(columns.values()))[0])])
-        epochs = budget(next(iter(columns.values()))[0])
-        lines += tables.folded([label, epochs, *(accuracy(columns.get(c)) for c in COLUMNS)], width=16)
+        first = next(iter(columns.values()))[0]
+        label = ", ".join([arm.label(), *other_changes(first)])
+        numbers = (accuracy(columns.get(column)) for column in COLUMNS)
+        lines += tables.folded([label, budget(first), *numbers], width=16)
     if lines:
         tables.print_table([title, "epochs", *COLUMNS.values()], lines)
 
