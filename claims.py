@@ -84,7 +84,7 @@ def count_table(pairs):
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"same / level": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (OPEN, BAG)}
+    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (OPEN, BAG)}
     lines = []
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
@@ -100,14 +100,14 @@ def count(pairs, width):
     alike = [pair for pair in pairs if pair.row.expected > FAR and pair.reading == SAME]
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
     before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
-    before += "Each is trained by the recipe of its table. Does their gap have the paper's sign?"
+    before += "Each is trained by the recipe of its table. Is their gap here as in the paper?"
     after = (
-        f"Same: the same sign. Level: of a gap of at most {GAP:g} points, no difference. Otherwise: the "
+        f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
         "opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the bag: "
         f"at most {GAP:g} points above a bag of symbols (K = 1), which sees no order. Size: ours divided by "
-        f"the paper's, the median. These {len(pairs)} pairs are made of {len(arms)} rows, so they are not "
-        f"independent. Of gaps above {FAR:g} points, in {bags} of the {len(alike)} with the same sign one "
-        "model is at the bag."
+        f"the paper's, the median. The {len(pairs)} pairs are made of {len(arms)} rows, so they are not "
+        f"independent. Of the {len(alike)} above {FAR:g} points with the same sign, {bags} have one model at "
+        "the bag."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 
@@ -115,11 +115,11 @@ def count(pairs, width):
 def tally(judged, width):
     """Who expected what, and how often it came, as a table with a sentence: the sums of each, and the rows of
     each sentence. Of rows that expect something."""
-    kinds = {"as said": AS_EXPECTED, DIFFERS: (DIFFERS,), "opposite": (OPPOSITE,)}
 
     def counts(name, group):
-        found = [sum(one.reading in kind for one in group) for kind in kinds.values()]
-        return [name, *found, len(group) - sum(found)]
+        as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
+        better = sum(one.better for one in group)
+        return [name, as_said, better, otherwise - better, len(group) - as_said - otherwise]
 
     expecting = [one for one in judged if one.row.expected is not None]
     # Rival guesses exclude each other, so that a sum of them says nothing.
@@ -131,14 +131,17 @@ def tally(judged, width):
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in summed)
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
-        f"Differs: by more than {GAP:g} points where less is expected. That is not always against the "
-        "sentence: where K = 5 is ahead of K = 31, it is enough all the more. Open: *inconclusive*, though "
-        "the interval may lie on one side of 0; or too few seeds, not run, every model at the bag. Of "
-        f"intervals of 95 % one in twenty misses: of the {read} that were read, about {read / 20:.0f}. "
-        "Nothing is corrected for that. Many rows share runs."
+        "Better: *differs*, and the sentence gains by it: where K = 5 is ahead of K = 31, it is enough all "
+        "the more. Otherwise: *opposite sign*, or *differs*. Open: *inconclusive*, though the interval may "
+        "lie on one side of 0; or too few seeds, not run, every model at the bag. Of intervals of 95 % one "
+        f"in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for "
+        "that. Many rows share runs."
     )
-    table = tables.markdown(["who says what, in short", *kinds, "open"], lines)
+    table = tables.markdown(["what is said, in short", "as said", BETTER, "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
+
+
+BETTER = "better"  # of rule.Judged
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -206,18 +209,20 @@ def fields_of(judged):
     directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
-    return [judged.row.words, paper, here, interval, judged.reading, "; ".join(marks)]
+    reading = f"{judged.reading}, {BETTER}" if judged.better else judged.reading
+    return [judged.row.words, paper, here, interval, reading, "; ".join(marks)]
 
 
 def show(judged):
     """Print a row in at most 80 columns, its words in as many lines as they need."""
-    words, paper, *_ = fields_of(judged)
+    words, paper, _, _, reading, _ = fields_of(judged)
     words += " [none]" * bool(judged.marks["nothing restored"])
-    first, *rest = textwrap.wrap(words, WIDTH, subsequent_indent="  ")
+    whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
+    first, *rest = (line.replace("\xa0", " ") for line in textwrap.wrap(whole, WIDTH, subsequent_indent="  "))
     points, _, low, high = judged.numbers or (0,) * 4
     marked = f"{tables.signed(points):>5}" + "°" * bool(judged.marks["bag"])
     here = f"{marked} {tables.ends(low, high)}" if judged.seeds else ""
-    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
+    print(f"{first:{WIDTH}} {here:20} {paper:6} {reading}".rstrip(), *rest, sep="\n")
 
 
 WIDTH = 36  # of a row's words, in letters
@@ -231,7 +236,8 @@ and "Controls" what we predicted.
     same sign        above {GAP:g} points, > 0  is on the expected side of 0
     opposite sign    above {GAP:g} points, > 0  is on the other side of 0
     no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
-    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
+    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points; better:
+                                          its sentence gains by it
     inconclusive     any                  does none of these
     both at the bag  above {GAP:g} points, > 0  says nothing: every model is within {GAP:g}
                                           points of a bag of symbols (K = 1:
@@ -269,8 +275,8 @@ def table_of(group):
 SHORT = """\
 Do small runs say what the papers say? Each row below puts a difference of the mini tier (small data, small
 models) beside the paper's at full size, or beside what we predicted. It says what these runs show, not who
-is right. A row can differ from a sentence and agree with the paper's own numbers, or fit the sentence all the
-better ("kernels of size 5 suffice": K = 5 is ahead): its words say so. How often did it come as said?"""
+is right. A row can differ from a sentence and agree with the paper's own numbers: its words say so. How often
+did it come as said?"""
 
 HOW = f"""\
 `python claims.py --write` writes this page from `claims.tsv` and from the records in `results/`.
@@ -291,7 +297,9 @@ and what became of it. Four rows that had been taken out when their results were
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
   lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or ≈ 0: *no
-  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside. Else *inconclusive*.
+  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside; *better* if that is the
+  side that a one-sided sentence gains by (which sentences are one-sided was entered on 2026-11-28, when the
+  numbers were known). Else *inconclusive*.
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.

@@ -416,6 +416,8 @@ def plot(panels, heading, row, path):
 
 
 MEANINGS = {
+    "≈ 0": 'A, Section 1: "the restrictions on the kernel […] are not necessary when enriching the data or '
+    'training process with proper strategies"',
     "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); others are its own runs",
     "Mamba-2 (Yu and Erichson)": "arXiv 2505.09022, by S4's recipes; not in A's table",
     "decay-none": "linear attention that forgets nothing. Rows without a paper's number are not in A's table",
@@ -427,13 +429,12 @@ MEANINGS = {
     "S4D, S5, LRU": "state spaces with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",
 }
-FREE = "the restrictions on the kernel […] are not necessary when enriching the data or training process"
 LEADS = {
     "gMLP over S4": ("gMLP", "S4"),
     "gMLP over S5": ("gMLP", "S5"),
     "S4 over S5": ("S4", "S5"),
-    "gMLP over SGConv": ("gMLP", "SGConv", FREE),
-    "free taps over S4's kernel": ("free taps in S4's block", "S4", FREE),
+    "gMLP over SGConv": ("gMLP", "SGConv", 0.0),
+    "free taps over S4's kernel": ("free taps in S4's block", "S4", 0.0),
     "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
 }
 

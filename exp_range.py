@@ -279,13 +279,16 @@ def report(args):
     if args.against:
         return tables.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
-    tiers = tables.tiers_of(args, *({tier for _, tier in cells} for cells in (yours, ours)))
+    ran_at = [{tier for (_, tier), cells in dials.items() if cells} for dials in (yours, ours)]
+    tiers = tables.tiers_of(args, *ran_at)
+    if args.report and not any("paper" in known for known in ran_at):
+        tiers = ["mini"]  # no paper has a table of the dial, so that only this one can be shown
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
     found = {place: cells for place, cells in found.items() if any(cells)}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        if not any(tier == "paper" for tier, _ in found) and not args.mini:
-            print_not_run(ours)
+        if args.report and not args.mini and "paper" not in tiers:
+            print_not_run()
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -298,19 +301,12 @@ def report(args):
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
 
-def print_not_run(ours):
-    """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
+def print_not_run():
+    """What stands in place of the dial at full size: its question, and a command."""
     print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
-    print("There former neighbours stand 16 bytes apart, of 4,096.\n")
-    lines = [
-        line for (name, tier), cells in ours.items() if tier == "mini" for line in in_words(name, tier, cells)
-    ]
-    for (name, tier), cells in ours.items():
-        if tier == "mini":
-            print_losses(name, tier, cells)
-    tables.print_list("In short:", lines)
+    print("There former neighbours stand 16 bytes apart, of 4,096. The mini tier:\n")
 
 
 def in_words(name, tier, cells):

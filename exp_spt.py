@@ -776,6 +776,8 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
+    "reading": "of a gap after SPT, beside B's words: no difference, where our 95 % interval lies within "
+    f"±{records.GAP:g} points; differs, where it lies outside; else inconclusive",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "as many epochs on labels alone",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
@@ -791,7 +793,6 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
-    "in words": "the lead after SPT, beside 0, as B's words above are read",
 }
 
 
@@ -812,10 +813,11 @@ def report(args):
             if tier == "paper" or any(here):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
-            for whose, found in zip(("Your runs", "This repository's runs"), here):
+            names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
+            for whose, found in zip(names_of, here):
                 print_runs(whose, tier, [r for r in found if "score" not in r], args.all_tiers)
             if tier == "paper":
-                print_papers(args, both, names)
+                print_papers(both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     tables.print_elsewhere(args, __file__, tiers, ran_at[1])
     print(tables.unfinished(args.out, exp), end="")
@@ -829,10 +831,10 @@ def print_runs(whose, tier, found, searched):
     by_task = records.grouped(found, lambda r: r["task"])
     cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
     plain = {task: by_own_rates(cells[task]) for task in cells}
-    if found:
-        print(textwrap.fill(f"{whose}{SHORT if tier == 'mini' else '.'}", 80) + "\n")
+    if found and whose:
+        print(f"{whose}\n")
     if tier == "mini":
-        print_answers(plain)
+        print_in_short(plain)
     for task, of_task in by_task.items():
         print_gains(cells[task], plain[task], of_task)
     for question in (AHEAD, START):
@@ -845,54 +847,35 @@ def print_runs(whose, tier, found, searched):
 
 # -- in short
 
-SHORT = " in short, in points. At 18 + 2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
-GAINS = "Does SPT help?"  # what a reader asks, and what paper B says
 AHEAD = "Is S4 still ahead after SPT?"
 START = "Does the start of a state space still matter after SPT?"
-QUESTIONS = {
-    GAINS: 'Paper B: "dramatic gains".',
-    AHEAD: 'Paper B: "very small gaps".',
-    START: 'Paper B: structure is "mostly redundant".',
-}
+SAYS = (
+    'Paper B: SPT brings "dramatic gains"; after it the gaps between Transformers and state spaces are '
+    '"very small", and the structure of a state space is "mostly redundant". Here, in points, the longest '
+    "training of each pair; from scratch labels get all its epochs:"
+)
 
 
-def print_answers(plain):
-    """The sentences that answer QUESTIONS, of {task: by_own_rates}."""
-    for question, claim in QUESTIONS.items():
-        if question == GAINS:
-            told = (effects(cells, task) for task, cells in plain.items())
-        else:
-            told = (standings(plain, name) for name, lead in LEADS.items() if lead.question == question)
-        tables.print_list(f"{question} {claim}", filter(None, told))
+def print_in_short(plain):
+    """A table of the longest trainings, of {task: by_own_rates}: what SPT adds to each model, and what it
+    leaves of each of LEADS."""
+    ways = [*product(plain, ("masked", "causal"))]
+    adds = {SHORT_NAMES[m]: [gains_of(plain[task], task, m, way) for task, way in ways] for m in MODELS}
+    leads = {
+        name: [after(plain[task], task, lead, way) for task, way in ways] for name, lead in LEADS.items()
+    }
+    lines = []
+    for heading, rows in (("SPT over scratch", adds), ("after SPT", leads)):
+        cells = [[name, *map(in_numbers, map(tables.longest, gaps))] for name, gaps in rows.items()]
+        lines += tables.under(heading, [row for row in cells if any(row[1:])], width=0)
+    if lines:
+        print(textwrap.fill(SAYS, 80) + "\n")
+        tables.print_table(["", *(f"{data.TITLES[task]}, {way}" for task, way in ways)], lines)
 
 
-def effects(cells, task):
-    """ "Text, SPT over scratch: ahead for S4 (masked +7.4 at 12 + 4, +7.5 at 4 + 4)." """
-    kinds = product(MODELS, ("masked", "causal"))
-    words = in_sentence("for ", [(SHORT_NAMES[m], way, gains_of(cells, task, m, way)) for m, way in kinds])
-    return f"{data.TITLES[task]}, SPT over scratch: {words}." if words else ""
-
-
-def standings(plain, name):
-    """ "S4 over rotary: level on Text (masked +0.2 at 12 + 4, +1.0 at 4 + 4)." """
-    kinds = product(plain, ("masked", "causal"))
-    found = [(data.TITLES[task], way, after(plain[task], task, LEADS[name], way)) for task, way in kinds]
-    words = in_sentence("on ", found)
-    return f"{name}: {words}." if words else ""
-
-
-def in_sentence(on, found):
-    """ "ahead for S4 (masked +7.4 at 12 + 4)" of [(what it is said of, kind of SPT, Gaps)]: those that stand
-    alike together, the longest training first."""
-    told = {}
-    for what, way, gaps in found:
-        numbers = {}
-        for gap in tables.longest_first(gaps):
-            how = ", ".join(filter(None, [gap.budget.replace(" ", "\xa0"), gap.words]))  # one line for 4 + 4
-            numbers.setdefault(gap.standing, []).append(f"{gap.points}{gap.bag} at {how}")
-        for standing, of_way in numbers.items():
-            told.setdefault(standing, {}).setdefault(what, []).append(f"{way} {', '.join(of_way)}")
-    return tables.sentence(tables.in_order(told), on, between="; ")
+def in_numbers(gap):
+    """ "+13.3 ± 0.7°" of a tables.Gap, "" of none."""
+    return points_of(gap.groups) if gap else ""
 
 
 # -- what SPT adds
@@ -1077,12 +1060,12 @@ def by_arm(labels):
 
 
 def as_rows(cells):
-    """The first record of each arm and objective as tables.recipe_rows reads it: epochs and rates of both
-    halves."""
+    """The first record of each arm and objective as tables.recipe_rows reads it: rates of both halves, and no
+    epochs, which have a column."""
     for arm, columns in cells.items():
         for column, (first, *_) in columns.items():
-            row = arm.with_column(column)
-            yield first | {"row": row, "hp": first["hp"] | {"train": both_halves(first)}}
+            train = {row: value for row, value in both_halves(first).items() if row != "epochs"}
+            yield first | {"row": arm.with_column(column), "hp": first["hp"] | {"train": train}}
 
 
 def cells_of(found):
@@ -1101,7 +1084,7 @@ def cells_of(found):
 class Lead(NamedTuple):
     """One model over another."""
 
-    question: str
+    question: str  # AHEAD or START
     model: str  # that ahead
     twin: dict  # what the other has instead
     paper: dict = {}  # {column: (row, row) of PAPER}
@@ -1153,7 +1136,7 @@ def after(cells, task, lead, way):
 
 
 def print_leads(question, by_task):
-    """A table of the LEADS of one of QUESTIONS: a row a training, from scratch and after SPT."""
+    """A table of the LEADS of one question: a row a training, from scratch and after SPT."""
     lines = []
     for name, lead in LEADS.items():
         if lead.question == question:
@@ -1161,7 +1144,7 @@ def print_leads(question, by_task):
             lines += tables.under(name, rows, width=23)
     if lines:
         print(f"{question}\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "in words"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
 
 
 def lines_of_lead(cells, task, lead):
@@ -1179,7 +1162,7 @@ def lines_of_lead(cells, task, lead):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        reading = gap_of(task, *pair, 0.0).standing if pair else ""
+        reading = gap_of(task, *pair, 0.0).reading if pair else ""
         lines += tables.folded([label, budget(first), *map(points_of, (before, pair)), reading], width=21)
     theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
     if lines and any(theirs):
@@ -1231,25 +1214,19 @@ def learnt_nothing(group):
     return None not in (share, alone) and share <= alone + 0.01
 
 
-def print_papers(args, both, names):
-    """Tables 1 to 3 of the paper, what they and the mini tier say in short, and its averages beside ours."""
+def print_papers(both, names):
+    """Tables 1 to 3 of the paper, the gaps in them, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
-    tables.print_paper_gaps(PAPER_LEADS, shown, data.SHORT_TITLES, TASKS, PAPER)
-    if args.report and not args.all_tiers:
-        small = [[r for r in found if r["tier"] == "mini" and r["task"] in names] for found in both]
-        by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
-        plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
-        print(f"{textwrap.fill(f'The mini tier{SHORT}', 80)}\n" if plain else "")
-        print_answers(plain)
+    tables.print_paper_gaps(PAPER_LEADS, {}, shown, data.SHORT_TITLES, TASKS, PAPER)
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(tables.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
-            lines = [[in_short(row), *values] for row, *values in lines if any(values)]
+            lines = [[by_positions(in_short(row)), *values] for row, *values in lines if any(values)]
             lines += tables.floor_lines(shown, rules)
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
@@ -1263,6 +1240,11 @@ def print_papers(args, both, names):
 def in_short(row):
     """A row of PAPER for a narrow table."""
     return row.replace("rotary Transformer", "rotary").replace("from scratch", "scratch")
+
+
+def by_positions(row):
+    """The same with the name that the Transformer has in the other tables."""
+    return row.replace("Transformer, ", f"{SHORT_NAMES['transformer']}, ")
 
 
 # ------------------------------------------------------------------------------------------ figures

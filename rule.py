@@ -26,7 +26,7 @@ import exp_range
 import exp_spt
 import records
 from machine import UserError
-from records import FEW, NOT_RUN, SEEDS, read_interval
+from records import DIFFERS, FEW, NOT_RUN, SEEDS, read_interval
 
 SAYS = {
     "A": "Paper A",
@@ -74,6 +74,7 @@ class Heading(NamedTuple):
     sentence: str
     place: str
     short: str  # the sentence in at most 36 letters
+    side: str = ""  # of a one-sided sentence + or -: differences on this side are in its favour
 
 
 class Row(NamedTuple):
@@ -149,9 +150,10 @@ def read_rows(path, printed):
                 rows.append(parse_row(line, heading, {row.name for row in rows}, printed))
                 continue
             fields = line[2:].split("\t")
-            if len(fields) != len(Heading._fields) or fields[0] not in SAYS:
+            if len(fields) not in (4, 5) or fields[0] not in SAYS or fields[4:] not in ([], ["+"], ["-"]):
                 raise ValueError(
-                    f"a heading is one of {', '.join(SAYS)}, a sentence, its place, and the sentence in short"
+                    f"a heading is one of {', '.join(SAYS)}, a sentence, its place, the sentence in short, "
+                    "and + or - if it is one-sided"
                 )
             heading = Heading(*fields)
         except ValueError as error:
@@ -215,6 +217,12 @@ class Judged(NamedTuple):
     numbers: tuple | None  # points, standard error, the ends of the 95 % interval
     reading: str
     marks: dict  # {mark: the numbers of the cells that have it}
+
+    @property
+    def better(self):
+        """Whether it differs on the side of a one-sided sentence, see Heading."""
+        side = {"+": 1, "-": -1}.get(getattr(self.row.heading, "side", ""), 0)
+        return self.reading == DIFFERS and side * self.numbers[0] > 0
 
 
 def read(out):

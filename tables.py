@@ -171,22 +171,22 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORT = "In short, on the tasks that were run, in points:"
-SMALL = "What the small runs of the mini tier say, in points:"
 WORDS = "What the numbers and words mean:"
+SMALL = "here (mini)"
 MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
-    "ahead / behind": "by the 95 % interval of our gap: it is on one side of 0; where the paper's gap is at "
-    f"most {records.GAP:g} points, outside of ±{records.GAP:g}",
-    "level": f"within ±{records.GAP:g} points: the paper's gap, or our whole interval",
-    "inconclusive": "our interval is none of these (the whole rule: docs/claims.md)",
+    "reading": f"what our interval says. If the paper's gap is above {records.GAP:g} points: same sign or "
+    "opposite sign, where the interval lies on one side of 0. If it is smaller: no difference, where the "
+    f"interval lies within ±{records.GAP:g}; differs, where it lies outside. inconclusive: none of these",
+    "≈ 0": "what the paper says in words: there is no difference",
     "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
     "behind a gap: one of its models is",
-    "no network": "rules of floors.py: linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder)",
-    "rule by hand": "a window of 16 (exp_listops.py): it knows ListOps' grammar, solves arguments of up to "
-    "16 symbols, guesses longer ones",
-    "sums guessed": "the same, but it guesses a sum at the root, as A says of its model",
+    "bag of symbols": "K = 1 of exp_locality.py, by its recipe: it sees which symbols occur, not where",
+    SMALL: "gaps of small models on small data, of the longest training; --mini has all of them",
+    "no network": "linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder): floors.py",
+    "rule by hand": "it solves arguments of at most 16 symbols, and guesses longer ones (exp_listops.py); "
+    "sums guessed: a sum at the root, too",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -255,21 +255,17 @@ def report(
             if full and not ran:
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
-            gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
             if full:
-                print_paper_gaps(leads or {}, shown, short or titles, tasks, paper)
-            print_list(SHORT, in_short(leads or {}, gaps, titles))
-            print_leads(gaps, titles)
-            if full and args.report and not args.all_tiers:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
-                gaps_below = gaps_of(leads or {}, small[0] or small[1], tasks, paper)
-                print_list(SMALL, in_short(leads or {}, gaps_below, titles))
+                small = gaps_of(leads or {}, small[0] or small[1], tasks, paper) if args.report else {}
+                print_paper_gaps(leads or {}, small, shown, short or titles, tasks, paper)
+            print_leads(gaps_of(leads or {}, yours or ours, tasks, paper), titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
                 print_recipe(titles[task], recipe_rows(found), found)
-                print_changed(task, titles[task], tasks, yours, ours, paper, tier)
+                print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
             if full:
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
@@ -390,14 +386,19 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in rules.items()]
+    has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in (*here[0], *here[1]))
+    rules = ({"K=1 (bag of symbols)": bag_of(task)} if tier == "mini" and not has_bag else {}) | rules
+    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in rules.items() if rule]
     print_table(header_of(title, tier), lines, notes)
 
 
-def print_changed(task, title, tasks, yours, ours, paper, tier):
-    """One table of the rows of a task that were not trained by the table's recipe, under what was changed."""
+def print_changed(task, title, tasks, yours, ours, paper, searched):
+    """One table of the rows of a task that were not trained by the table's recipe, under what was changed.
+    searched: whether this repository's search of rates is shown, too; yours is."""
     here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
-    print_rates(title, *([r for r in found if is_rate(r)] for found in here))
+    tier = next((r["tier"] for found in here for r in found), None)
+    rates = [[r for r in found if is_rate(r)] for found in here]
+    print_rates(title, rates[0] or (rates[1] if searched else []))
     here = [[r for r in found if not is_rate(r)] for found in here]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
@@ -416,10 +417,10 @@ def is_rate(record):
     return record["tier"] == "mini" and record["changes"].keys() == {"lr"}
 
 
-def print_rates(title, yours, ours):
-    """A sentence on the rates that were tried for rows of one task, yours or else this repository's."""
+def print_rates(title, found):
+    """A sentence on the rates that were tried for rows of one task."""
     rates = {}
-    for group in records.grouped(yours or ours, records.row_key).values():
+    for group in records.grouped(found, records.row_key).values():
         group = records.best_recipe(group)
         rates.setdefault(group[0]["changes"]["lr"], []).append(f"{group[0]['row']} {summary(group)}")
     if rates:
@@ -493,15 +494,6 @@ class Gap(NamedTuple):
         return signed(records.difference(*self.groups)[0])
 
     @property
-    def standing(self):
-        """The reading in words of the first row: "ahead", "behind", "level"; others as they are."""
-        if self.reading == records.EQUAL:
-            return "level"
-        if self.reading in (records.SAME, records.OPPOSITE, records.DIFFERS):
-            return "ahead" if records.difference(*self.groups)[0] > 0 else "behind"
-        return self.reading
-
-    @property
     def tier(self):
         return self.groups[0][0]["tier"]
 
@@ -529,8 +521,8 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given.
 
-    leads: {name: (row, row)}, or (row, row, what the paper says of it): the rows that have its gap, or a
-    sentence that is read as a gap of 0."""
+    leads: {name: (row, row)}, or (row, row, what the paper has of it): two rows, or a gap in points that
+    it says in words."""
     gaps = {}
     for name, (*pair, said) in ((name, (*of_lead, None)[:3]) for name, of_lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
@@ -546,7 +538,7 @@ def gaps_of(leads, found, tasks, paper):
                 beside = {} if (one[place][0]["tier"], task) in OTHER_TASK else paper
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
-                gap = 0.0 if isinstance(said, str) else paper_gap(said or pair, beside, tasks, task)
+                gap = said if isinstance(said, float) else paper_gap(said or pair, beside, tasks, task)
                 gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
     return gaps
 
@@ -570,48 +562,10 @@ def print_leads(gaps, titles):
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.standing])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", "here", "paper", "in words"], lines)
-
-
-def in_short(leads, gaps, titles):
-    """A line for each lead of gaps_of that the paper has: where it is ahead in the paper, and here."""
-    lines = []
-    for name, of_lead in gaps.items():
-        ours, paper = {}, {}
-        known = records.grouped((gap for gap in of_lead if gap.reading), lambda gap: titles[gap.task])
-        for title, of_task in known.items():
-            size = of_task[0].paper
-            word = "level" if abs(size) <= records.GAP else "ahead" if size > 0 else "behind"
-            paper.setdefault(word, {})[title] = [gap_in_words(size)] if size else []
-            shown = with_seeds(of_task)
-            for gap in shown:
-                budget = f" with {gap.budget}" if shown[1:] or gap.words else ""
-                ours.setdefault(gap.standing, {}).setdefault(title, []).append(gap.points + gap.bag + budget)
-        if known:
-            theirs, ours = (sentence(in_order(told)) for told in (paper, ours))
-            said = next((said for said in leads[name][2:] if isinstance(said, str)), None)
-            theirs = f'"{said}", read as level' if said else theirs
-            lines.append(f"{name}. The paper: {theirs}. Here: {ours}.")
-    return lines
-
-
-def in_order(told):
-    """A dictionary by Gap.standing, those ahead first."""
-    first = ("ahead", "level", "behind")
-    return {word: told[word] for word in sorted(told, key=lambda word: (*first, word).index(word))}
-
-
-def sentence(told, on="on ", between=", "):
-    """ "ahead on Text (+4.9, +6.7 with 30 epochs) and Image (+2.0); level on ListOps (+0.1)", of {word: {what
-    it is said of: [numbers]}}."""
-    parts = []
-    for word, known in told.items():
-        of_word = [f"{of} ({between.join(numbers)})" if numbers else of for of, numbers in known.items()]
-        parts += [f"{word} {on}{listed(of_word)}"] if of_word else []
-    return "; ".join(parts)
+        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
 
 
 def listed(words):
@@ -619,22 +573,24 @@ def listed(words):
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def with_seeds(gaps):
-    """Gaps without those of few seeds, if there are others."""
-    return [gap for gap in gaps if not gap.few] or gaps
+def longest(gaps):
+    """That of some Gaps with the longest training, see Gap.length, "" for none; those of few seeds are left
+    out."""
+    return min((gap for gap in gaps if not gap.few), key=lambda gap: gap.length, default=None)
 
 
-def longest_first(gaps):
-    """The Gaps of with_seeds in the order of their trainings, see Gap.length."""
-    return sorted(with_seeds(gaps), key=lambda gap: gap.length)
-
-
-def print_paper_gaps(leads, shown, short, tasks, paper):
-    """A table of the gaps that the paper's table has: a row a lead, a column a task."""
+def print_paper_gaps(leads, small, shown, short, tasks, paper):
+    """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours of the
+    mini tier. small: gaps_of these."""
     lines = []
     for name, pair in leads.items():
-        lines.append([name, *(gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown)])
-    if lines := [line for line in lines if any(line[1:])]:
+        line = [gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown]
+        if any(line):
+            lines.append([name, *line])
+            found = (longest(gap for gap in small.get(name, ()) if gap.task == task) for task in shown)
+            line = [gap.points + gap.bag if gap else "" for gap in found]
+            lines += [[f"  {SMALL}", *line]] if any(line) else []
+    if lines:
         print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
 
 
@@ -715,22 +671,21 @@ OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' n
 
 
 def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
-    """Print the recipe of a task's tables, what few rows have instead in brackets, and what the records of
-    that task say of the data: a paragraph. rows: {label: what RECIPE names, as the table has it}; inputs: how
-    the models read an input, in words, if not as data.INPUTS says; more: further sentences; named: labels as
-    text."""
-    parts = []
+    """Print the recipe of a task's tables and what the records of that task say of the data: a paragraph.
+    Below it a line for the rows that have something else instead. rows: {label: what RECIPE names, as the
+    table has it}; inputs: how the models read an input, in words, if not as data.INPUTS says; more: further
+    sentences; named: labels as text."""
+    usual, others = {}, {label: [] for label in rows}
     for row, text in RECIPE.items():
-        values = {}
-        for label, recipe in rows.items():
-            if value := recipe.get(row):
-                values.setdefault(records.TECHNIQUES.get(value, value), []).append(label)
-        usual, *rest = sorted(values, key=lambda value: -len(values[value])) or [None]
-        if usual:
-            others = [f"{number(value)}: {named(values[value])}" for value in rest]
-            parts.append(text.format(usual) + (f" ({'. '.join(others)})" if others else ""))
-    if not parts:
+        of_row = {label: recipe[row] for label, recipe in rows.items() if recipe.get(row)}
+        if of_row:
+            usual[row] = statistics.mode(of_row.values())
+        for label, value in of_row.items():
+            if value != usual[row]:
+                others[label].append(text.format(records.TECHNIQUES.get(value, value)))
+    if not usual:
         return
+    parts = [RECIPE[row].format(records.TECHNIQUES.get(value, value)) for row, value in usual.items()]
     tier, task = found[0]["tier"], found[0]["task"]
     full = data.SHAPES.get(task, {}).get("max_length")
     longest = {"mini": data.MINI_LENGTHS.get(task), "paper": full}.get(tier)
@@ -742,11 +697,12 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
         words += " Not the official images."
     if (tier, task) in OTHER_TASK:
         words += " An easy level of our own, which no paper has."
-    has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in found)
-    if tier == "mini" and not has_bag and (bag := bag_of(task)):
-        words += " A bag of symbols (K=1 of exp_locality.py, by its recipe) sees no order and has "
-        words += f"{summary(bag)}."
-    print(textwrap.fill(words + more, 80, break_on_hyphens=False) + "\n")
+    print(textwrap.fill(words + more, 80, break_on_hyphens=False))
+    for differs, labels in records.grouped(others, lambda label: ", ".join(others[label])).items():
+        if differs:
+            line = f"- {named(labels)}: {differs}"
+            print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
+    print()
 
 
 def unchanged(record):

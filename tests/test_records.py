@@ -566,11 +566,12 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
 
 def test_a_recipe_says_what_few_rows_have_instead(capsys):
     rows = {"S4": (0.003, 4), "S5": (0.003, 4), "K=1": (0.001, 5), "K=5": (0.003, 5), "K=7": (0.001, 4)}
+    rows |= {"K=9": (0.001, 5), "S4D": (0.003, 4), "DLR": (0.003, 4)}
     rows = {label: {"lr": lr, "epochs": epochs, "examples": 45_000} for label, (lr, epochs) in rows.items()}
     read = dict(task="image", tier="paper", model="s4", cell={}, data={"official": False})
     tables.print_recipe("Image", rows | {"no network": {}}, [read], "as symbols")
-    words = "Recipe, Image: 4 epochs (5: K=1; K=5), 45,000 examples, lr 0.003 (0.001: K=1; K=7), "
-    words += "inputs of at most 1,024 pixels, as symbols. Not the official images."
+    words = "Recipe, Image: 4 epochs, 45,000 examples, lr 0.003, inputs of at most 1,024 pixels, as symbols. "
+    words += "Not the official images. - K=1; K=9: 5 epochs, lr 0.001 - K=5: 5 epochs - K=7: lr 0.001"
     assert " ".join(capsys.readouterr().out.split()) == " ".join(words.split())
     tables.print_recipe("Image", {"no network": {}}, [])
     assert capsys.readouterr().out == ""
@@ -610,9 +611,10 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     assert papers["K=5"] == ["45.24", "67.10"]
 
 
-def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
+def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_papers(reported):
     """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 examples ± 4.0; 60 less
-    50 is +10, 40 less 50 -10; the paper has +0.37. Two seeds are told only where no row has three."""
+    50 is +10, 40 less 50 -10; the paper has +0.37, or says 0, or has no such row. Two seeds are not read, and
+    fewer examples are no longer training."""
     cells = [({}, 4, 0.6, 0.5, 3), ({"epochs": 2}, 2, 0.4, 0.5, 3), ({"epochs": 9}, 9, 0.6, 0.6, 3)]
     cells += [({"limit": 9, "epochs": 20}, 20, 0.6, 0.6, 3), ({"epochs": 99}, 99, 0.9, 0.5, 2)]
     ours = []
@@ -620,22 +622,29 @@ def test_a_line_says_how_the_gaps_of_all_trainings_are_read(reported):
         rows = dict(tier="mini", changes=changes, hp={"model": {}, "train": {"epochs": epochs}})
         rows["test"] = 100 if "limit" in changes else 10_000
         ours += seeds(*[one] * n, row="K=31", cell={"kernel": 31}, **rows) + seeds(*[other] * n, **rows)
-    told = "The paper: level on Text (+0.37). Here: ahead on Text (+10.0 with 4 epochs); level on Text (+0.0 "
-    told += (
-        "with 9 epochs); behind on Text (-10.0 with 2 epochs); inconclusive on Text (+0.0 with 9 examples, "
-    )
-    told += "20 epochs)."
-    _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5")})
-    assert f"- wide. {told} |" in " ".join(out.split())
-    _, out = reported([], ours, "--mini", leads={"wide": ("K=31", "K=5", "both are good")})
-    assert (
-        '- wide. The paper: "both are good", read as level. Here: ahead on Text (+10.0 with 4 epochs);'
-        in " ".join(out.split())
-    )
-    few = [r for r in ours if "limit" in r["changes"]][1:]
-    _, out = reported([], few, "--mini", leads={"wide": ("K=31", "K=5")})
-    told = "Here: too few seeds on Text (+0.0 with 9 examples, 20 epochs). |"
-    assert told in " ".join(out.split())
+    leads = {
+        "wide": ("K=31", "K=5"),
+        "of words": ("K=31", "K=5", 0.0),
+        "nowhere": ("K=31", "K=5", ("a", "b")),
+    }
+    tables, out = reported([], ours, "--mini", leads=leads)
+    wanted = {
+        "": "differs",
+        ", 2 epochs": "differs",
+        ", 9 epochs": "no difference",
+        ", 99 epochs": "too few seeds",
+    }
+    wanted |= {", 9 examples, 20 epochs": "inconclusive"}
+    for name, paper in (("wide", "+0.37"), ("of words", "≈ 0")):
+        rows = tables[SMALL][f"how far ahead, in points; {name}"]
+        assert {row.removeprefix("Text"): cells[-1] for row, cells in rows.items()} == wanted
+        assert rows["Text"][1] == paper
+    assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
+    tables, out = reported([], ours, leads=leads)
+    papers = "the paper, points ahead"  # also where it has said something else than its table
+    papers = next(table for name, table in tables[FULL].items() if papers in table)
+    assert [*papers.values()] == [["Text"], *[["+0.37"]] * len(leads)]
+    assert out.count("|   here (mini)           | +0.0  |\n") == len(leads)
 
 
 def test_a_rule_of_the_mini_tier_stands_beside_the_best_network_of_its_task(reported, monkeypatch):

@@ -520,7 +520,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     | 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
     | Image, causal | epochs | with it | restores |
     | sinusoidal (1) | 50 + 200 | 50.0 ± 0.5 | 50.0 |
-    width 512 (64: sinusoidal, causal)
+    sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
     | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.0 |
     | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.9 |
@@ -557,13 +557,19 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    said = " ".join(printed.split())
-    told = "S4 (masked +20.0 at 6 + 2, +10.0 at 2 + 2); behind for sinusoidal (masked -10.0 at 2 + 2)."
-    assert f"- Text, SPT over scratch: ahead for {told}" in said
-    told = "- S4 over sinusoidal: ahead on Text (masked +30.0 at 2 + 2)."
-    assert told in said and "- S4, structured start: ahead on Text (masked +20.0 at 2 + 2)." in said
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
+        (
+            ["", "Text, masked"],  # the longest
+            [
+                ["SPT over scratch:", ""],
+                ["sinusoidal", "-10.0 ± 0.4"],
+                ["S4", "+20.0 ± 0.4"],
+                ["after SPT:", ""],
+                ["S4 over sinusoidal", "+30.0 ± 0.4"],
+                ["S4, structured start", "+20.0 ± 0.4"],
+            ],
+        ),
         (
             ["Text, masked", "epochs", "scratch", "with it", "it adds", "restores"],
             [
@@ -575,18 +581,18 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT", "in words"],
+            ["points ahead", "epochs", "scratch", "after SPT", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
                 ["Text, causal, B", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
-                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "ahead"],
+                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
             ],
         ),
         (
-            ["points ahead", "epochs", "after SPT", "in words"],
+            ["points ahead", "epochs", "after SPT", "reading"],
             [
                 ["S4, structured start:", "", "", ""],
-                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "ahead"],
+                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "differs"],
             ],
         ),
         (
