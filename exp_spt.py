@@ -891,7 +891,7 @@ def print_gains(cells, plain, found):
             header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
             tables.print_table(header, lines)
     if alone := scratch_alone(plain):
-        words = "; ".join(f"{label} {accuracy(group)}" for label, group in alone)
+        words = "; ".join(f"{label}, {budget(group[0])} epochs: {accuracy(group)}" for label, group in alone)
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
@@ -956,7 +956,7 @@ def scratch_alone(cells):
     """[(label, records)] of what was trained from scratch alone: nothing is compared with it."""
     used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
     return [
-        (", ".join([arm.label(), *filter(None, [arm.changes])]), columns["none"])
+        (", ".join([arm.label(), *other_changes(columns["none"][0])]), columns["none"])
         for arm, columns in cells.items()
         if "none" in columns and arm not in used
     ]
