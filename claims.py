@@ -36,7 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import BAG, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
+from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -46,7 +46,7 @@ RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = exp_multitask, exp_kernels, exp_spt, exp_range, exp_listops  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
-AS_EXPECTED, OTHERWISE = (SAME, EQUAL), (OPPOSITE, DIFFERS)  # readings
+AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS), (OPEN, ABOVE, BELOW)  # readings
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -84,7 +84,7 @@ def count_table(pairs):
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (OPEN, BAG)}
+    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (*UNDECIDED, BAG)}
     lines = []
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
@@ -103,11 +103,10 @@ def count(pairs, width):
     before += "Each is trained by the recipe of its table. Is their gap here as in the paper?"
     after = (
         f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        "opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the bag: "
-        f"at most {GAP:g} points above a bag of symbols (K = 1), which sees no order. Size: ours divided by "
-        f"the paper's, the median. The {len(pairs)} pairs are made of {len(arms)} rows, so they are not "
-        f"independent. Of the {len(alike)} above {FAR:g} points with the same sign, {bags} have one model at "
-        "the bag."
+        "opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the bag, "
+        "which sees no order. Size: ours divided by the paper's, the median. The "
+        f"{len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the {len(alike)} "
+        f"above {FAR:g} points with the same sign, {bags} have one model at the bag."
     )
     return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
 
@@ -128,14 +127,13 @@ def tally(judged, width):
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         lines.append(counts(f"{rule.SAYS[who]}, all", group))
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
-    read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, OPEN) for one in summed)
+    read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
-        "Better: *differs*, and the sentence gains by it: where K = 5 is ahead of K = 31, it is enough all "
-        "the more. Otherwise: *opposite sign*, or *differs*. Open: *inconclusive*, though the interval may "
-        "lie on one side of 0; or too few seeds, not run, every model at the bag. Of intervals of 95 % one "
-        f"in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for "
-        "that. Many rows share runs."
+        "Better: the sentence gains by the difference: where K = 5 is ahead of K = 31, it is enough all the "
+        "more. Otherwise: *opposite sign*, or *differs*. Open: all others. Of intervals of 95 % one in "
+        f"twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for that. "
+        "Many rows share runs."
     )
     table = tables.markdown(["what is said, in short", "as said", BETTER, "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
@@ -171,7 +169,7 @@ def plot(pairs, path):
     axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="inconclusive, or both at the bag")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
-        at, face = pair.row.expected, "white" if pair.reading in (OPEN, BAG) else color
+        at, face = pair.row.expected, "white" if pair.reading in (*UNDECIDED, BAG) else color
         reach = [[abs(x - points)] for x in ends]
         axis.errorbar(at, points, reach, fmt="o", color=color, markerfacecolor=face, elinewidth=1)
     places, step = [], (high - low) / 26  # the height of a line of text
@@ -227,28 +225,32 @@ def show(judged):
 
 WIDTH = 36  # of a row's words, in letters
 READ = f"""\
-Gaps between two models, in points. here: of the mini tier's runs, with its 95 %
-interval. expected: the paper's gap at full size; where it prints no numbers,
-what it says: > 0 or < 0 for a direction, ≈ 0 for no difference; below "Ours"
-and "Controls" what we predicted.
+{tables.WORDS}
+
+    here       the gap between two mini models, with its 95 % interval
+    expected   the paper's gap at full size; where it prints no numbers, what it
+               says: > 0 or < 0 for a direction, ≈ 0 for no difference; below
+               "Ours" and "Controls" what we predicted
+    °          one of the models is at the bag: at most {GAP:g} points above a bag of
+               symbols (K = 1), which sees no order
+    [none]     a pretraining learnt nothing
 
     reading          expected             the 95 % interval of ours
     same sign        above {GAP:g} points, > 0  is on the expected side of 0
     opposite sign    above {GAP:g} points, > 0  is on the other side of 0
     no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
-    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points; better:
-                                          its sentence gains by it
+    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
+    differs, better  at most {GAP:g}, ≈ 0       the same, and the sentence gains by it
+    above 0          at most {GAP:g}, ≈ 0       is above 0 (or below), and only partly
+                                          within ±{GAP:g} points
     inconclusive     any                  does none of these
-    both at the bag  above {GAP:g} points, > 0  says nothing: every model is within {GAP:g}
-                                          points of a bag of symbols (K = 1:
-                                          sees no order)
+    both at the bag  above {GAP:g} points, > 0  says nothing: no model learnt an order
     too few seeds    any                  is of fewer than {SEEDS} seeds
     not run          any                  is missing
     (empty)          none                 is not read: nobody predicted one
 
-°: one of the models is at the bag. [none]: a pretraining learnt nothing. Nearly
-all models were still rising when their training ended: docs/claims.md says
-which.
+Nearly all models were still rising when their training ended: docs/claims.md
+says which.
 """
 
 
@@ -258,7 +260,7 @@ def show_all(judged, pairs, everything=True):
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
-    print(READ)
+    print("Every row, in points:\n")
     print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
     shown = [one for one in judged if everything or one.row.heading.who in ("A", "B")]
     for said, group in records.grouped(shown, lambda one: one.row.heading).items():
@@ -266,6 +268,7 @@ def show_all(judged, pairs, everything=True):
         for one in group:
             show(one)
         print()
+    print(READ)
 
 
 def table_of(group):
@@ -299,7 +302,8 @@ and what became of it. Four rows that had been taken out when their results were
   lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or ≈ 0: *no
   difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside; *better* if that is the
   side that a one-sided sentence gains by (which sentences are one-sided was entered on 2026-11-28, when the
-  numbers were known). Else *inconclusive*.
+  numbers were known); *above 0* or *below 0* if it lies
+  on one side of 0 and only partly within ±{GAP:g}. Else *inconclusive*.
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.

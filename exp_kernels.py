@@ -420,7 +420,8 @@ MEANINGS = {
     'training process with proper strategies"',
     "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); others are its own runs",
     "Mamba-2 (Yu and Erichson)": "arXiv 2505.09022, by S4's recipes; not in A's table",
-    "decay-none": "linear attention that forgets nothing. Rows without a paper's number are not in A's table",
+    "decay-none": "linear attention that forgets nothing; like all rows without a paper's number not in A's "
+    "table",
     "decay-fixed": "linear attention that forgets by one learned number a head",
     "decay-rotary": "the same, and its states rotate by learned angles",
     "decay-selective": "linear attention that forgets by a number which the input chooses",

@@ -316,13 +316,15 @@ def worth(line):
         return f"nothing published is comparable{tables.best_network(line)}"
     at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
-    count = f"{sum(value < accuracy for value in theirs)} of {len(theirs)} Transformers of LRA's table"
+    sides = [records.side(accuracy - value, math.hypot(error, error)) for value in theirs]
     words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
-    sides = {"ahead": [f"{count} (best {max(theirs):.2f})"], "level": [], "behind": []}
+    names_of = {side: [f"{sides.count(side)} of {len(theirs)}"] if side in sides else [] for side in words}
+    first = next(names for names in names_of.values() if names)
+    first[0] += f" Transformers of LRA's table (best {max(theirs):.2f})"
     for name, row in LATER.items():
         side = records.side(accuracy - row[at], math.hypot(error, error))
-        sides[side].append(f"{name} ({row[at]:.2f})")
-    return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in sides.items() if names)
+        names_of[side].append(f"{name} ({row[at]:.2f})")
+    return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in names_of.items() if names)
 
 
 def print_top(args, task, cell, path):

@@ -11,7 +11,7 @@ its contrast, whitened, and compared with the centres that k-means finds in patc
 What it gives to a centre is max(0, its mean distance to all centres - its distance to this one). The image is
 the average of its patches ("all"), or of those in each quarter ("quarters"), and logistic regression
 reads it. This is Coates, Ng and Lee (2011), "An Analysis of Single-Layer Networks in Unsupervised Feature
-Learning"; here it is a control: nothing is trained that sees more than a patch.
+Learning"; here it is a control: no feature sees more than a patch.
 
 Expect 58.9 % (all) and 65.8 % (quarters) from the first command, which needs 1.4 GB; 38.3 and 52.7 % from the
 second; 62.6 % from the third; Pathfinder stays at chance. In the order of pixels a patch of h x w spans
@@ -366,8 +366,8 @@ def best_of(group):
 
 
 def worth(record):
-    """A sentence about a record: what it sees and gets, and whose published accuracy it is ahead of, by two
-    standard errors of the difference, if both have the error of this test."""
+    """Sentences about a record: what it sees and gets, and whose published accuracy it is ahead of, level
+    with or behind, by two standard errors of the difference, if both have the error of this test."""
     accuracy, cell = 100 * record["test_acc"], record["cell"]
     h, w = size_of(cell["patch"])
     text = "mini " if record["tier"] == "mini" else ""
@@ -378,16 +378,18 @@ def worth(record):
         return f"{text}; nothing published is comparable{tables.best_network(record)}."
     band, error = transformers(record["task"]), 100 * records.mean_and_error([record])[1]
 
-    def ahead(value):
-        return records.side(accuracy - value, math.hypot(error, error)) == "ahead"
+    def side(value):
+        return records.side(accuracy - value, math.hypot(error, error))
 
-    behind = sum(map(ahead, band))
-    text += f", ahead of {behind or 'none'} of {len(band)} Transformers of LRA's table"
+    ahead = sum(side(value) == "ahead" for value in band)
+    text += f", ahead of {ahead or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
-    convolutions = convolutions_of(record["task"])
-    names = [f"K = {kernel} ({value:.2f})" for kernel, value in convolutions.items() if ahead(value)]
-    which = f"paper A's convolutions with {', '.join(names)}" if names else "none of paper A's convolutions"
-    return f"{text}, and of {which}."
+    places = {"ahead": [], "level": [], "behind": []}
+    for kernel, value in convolutions_of(record["task"]).items():
+        places[side(value)].append(f"K = {kernel} ({value:.2f})")
+    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
+    parts = "; ".join(f"{words[place]} {', '.join(names)}" for place, names in places.items() if names)
+    return f"{text}. Beside paper A's convolutions it is {parts}."
 
 
 def transformers(task):

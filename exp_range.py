@@ -270,7 +270,7 @@ MEANINGS = {
 }
 
 
-SHORT = "In short, what is lost against the task's own order, in points:"
+SHORT = "what is lost against the task's own order, in points"
 
 
 def report(args):
@@ -281,14 +281,12 @@ def report(args):
     yours, ours = map(of_the_dial, both)
     ran_at = [{tier for (_, tier), cells in dials.items() if cells} for dials in (yours, ours)]
     tiers = tables.tiers_of(args, *ran_at)
-    if args.report and not any("paper" in known for known in ran_at):
-        tiers = ["mini"]  # no paper has a table of the dial, so that only this one can be shown
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
     found = {place: cells for place, cells in found.items() if any(cells)}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        if args.report and not args.mini and "paper" not in tiers:
-            print_not_run()
+        if not any(tier == "paper" for tier, _ in found) and not args.mini:
+            print_not_run(ours)
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -301,12 +299,15 @@ def report(args):
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
 
-def print_not_run():
-    """What stands in place of the dial at full size: its question, and a command."""
+def print_not_run(ours):
+    """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
     print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
-    print("There former neighbours stand 16 bytes apart, of 4,096. The mini tier:\n")
+    print("There former neighbours stand 16 bytes apart, of 4,096.\n")
+    for (name, tier), cells in ours.items():
+        if tier == "mini":
+            tables.print_list(f"{data.TITLES[name]} at the mini tier, {SHORT}:", in_words(name, tier, cells))
 
 
 def in_words(name, tier, cells):
@@ -332,7 +333,8 @@ def in_words(name, tier, cells):
         parts = []
         for verb, some in (("fall", low), ("stay", [row for row in models if row not in low])):
             names = [f"{row.label(False)} ({lost[row]})" for row in models if row in some]
-            where = "to the bag" if verb == "fall" else "above it" if low else "above the bag"
+            where = "to the bag" if verb == "fall" else "more than 2 points above it"
+            where = where if low else where.replace("it", "the bag")
             if names:
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
@@ -363,7 +365,7 @@ def print_dial(name, tier, yours, ours):
     """The tables of one task: accuracies, and what each order takes."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
-    tables.print_list(SHORT, in_words(name, tier, ours or yours))
+    tables.print_list(f"In short, {SHORT}:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue
@@ -398,7 +400,8 @@ def print_losses(name, tier, cells):
 def plot_dial(name, tier, yours, ours, path):
     """The figure of one task: this repository's runs as lines, yours as crosses."""
     words = orders_in_words(name, tier, yours, ours)
-    how = f"{records.TIERS[tier]}, {tables.seeds_of([*yours.values(), *ours.values()])}"
+    groups = [of for cells in (yours, ours) for (_, s), of in cells.items() if s not in data.ROTATED]
+    how = f"{records.TIERS[tier]}, {tables.seeds_of(groups)}"
     title = f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})"
     figure, (axis,) = tables.panels([title], (9, 4.2))
     drawn = [s for s in words if s not in data.ROTATED]

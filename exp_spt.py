@@ -777,14 +777,15 @@ class Arm(NamedTuple):
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "reading": "of a gap after SPT, beside B's words: no difference, where our 95 % interval lies within "
-    f"±{records.GAP:g} points; differs, where it lies outside; else inconclusive",
+    f"±{records.GAP:g} points; differs, where it lies outside; above 0, where it lies there and "
+    "only partly within; else inconclusive",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "as many epochs on labels alone",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "epochs": "18 + 2: of SPT, then of labels",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "B": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy. "
+    "B:": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy. "
     "SPT is causal for its sinusoidal Transformer, masked for its rotary one",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
@@ -891,7 +892,10 @@ def print_gains(cells, plain, found):
             header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
             tables.print_table(header, lines)
     if alone := scratch_alone(plain):
-        words = "; ".join(f"{label}, {budget(group[0])} epochs: {accuracy(group)}" for label, group in alone)
+        words = "; ".join(
+            f"{label}, {budget(group[0])} epochs: {accuracy(group)}{tables.mark(group)}"
+            for label, group in alone
+        )
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
@@ -914,7 +918,7 @@ def lines_of_gain(cells, task, arm, way):
     if group[0]["tier"] == "mini" and plain and isinstance(printed[0], float):
         theirs = [f"{value:.2f}" if isinstance(value, float) else "" for value in printed]
         gap = tables.gap_in_words(tables.paper_gap(rows, PAPER, TASKS, task))
-        lines.append([f"{arm.label()}, B", "", *reversed(theirs), gap, ""])
+        lines.append([f"B: {arm.label()}", "", *reversed(theirs), gap, ""])
     return lines
 
 
@@ -1167,7 +1171,7 @@ def lines_of_lead(cells, task, lead):
     theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
     if lines and any(theirs):
         way = next((COLUMNS[way] for way in ("masked", "causal") if way in lead.paper), "")
-        lines.insert(0, [f"{title}, {way}, B", "", theirs[0], theirs[1] or theirs[2], ""])
+        lines.insert(0, [f"B: {title}, {way}", "", theirs[0], theirs[1] or theirs[2], ""])
     return lines
 
 

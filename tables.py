@@ -178,12 +178,13 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "reading": f"what our interval says. If the paper's gap is above {records.GAP:g} points: same sign or "
     "opposite sign, where the interval lies on one side of 0. If it is smaller: no difference, where the "
-    f"interval lies within ±{records.GAP:g}; differs, where it lies outside. inconclusive: none of these",
+    f"interval lies within ±{records.GAP:g}; differs, where it lies outside; above 0 or below 0, where it "
+    "lies on one side of 0 and only partly within. inconclusive: none of these",
     "≈ 0": "what the paper says in words: there is no difference",
     "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
     "behind a gap: one of its models is",
     "bag of symbols": "K = 1 of exp_locality.py, by its recipe: it sees which symbols occur, not where",
-    SMALL: "gaps of small models on small data, of the longest training; --mini has all of them",
+    SMALL: "gaps of small models on small data, of the longest training with 3 seeds; --mini has all",
     "no network": "linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder): floors.py",
     "rule by hand": "it solves arguments of at most 16 symbols, and guesses longer ones (exp_listops.py); "
     "sums guessed: a sum at the root, too",
@@ -507,11 +508,6 @@ class Gap(NamedTuple):
         return records.interval(*records.difference(*self.groups), self.tier, [self.task])
 
     @property
-    def length(self):
-        """A key to sort by: trainings on all examples first, and the longest first."""
-        return "limit" in self.groups[0][0]["changes"], -self.epochs, self.words
-
-    @property
     def bag(self):
         """ "°" where one of both has learnt little, see mark."""
         return mark(*self.groups)
@@ -574,9 +570,10 @@ def listed(words):
 
 
 def longest(gaps):
-    """That of some Gaps with the longest training, see Gap.length, "" for none; those of few seeds are left
-    out."""
-    return min((gap for gap in gaps if not gap.few), key=lambda gap: gap.length, default=None)
+    """That of some Gaps with the longest training, None for none; those of few seeds or of fewer examples are
+    left out."""
+    whole = (gap for gap in gaps if not gap.few and "limit" not in gap.groups[0][0]["changes"])
+    return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
 def print_paper_gaps(leads, small, shown, short, tasks, paper):

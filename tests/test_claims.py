@@ -170,9 +170,11 @@ def test_rows_are_sums_of_different_cells_of_one_task_that_have_been_run():
         (2.0, -2, 2, "no difference"),
         (-2.0, 0.1, 2, "no difference"),
         (0, -2.01, 2, "inconclusive"),
-        (0, 1, 2.01, "inconclusive"),
+        (0, 1, 2.01, "above 0"),
+        (0, 0, 2.01, "inconclusive"),
+        (0, -2.01, -0.01, "below 0"),
         (0, 2.01, 9, "differs"),
-        (0.3, 2, 9, "inconclusive"),
+        (0.3, 2, 9, "above 0"),
         (0, -9, -2.01, "differs"),
         (None, 3, 9, ""),
     ],
@@ -459,6 +461,8 @@ def test_a_report_reads_its_gaps_as_the_claims_do(script):
                 points, _, low, high = pair.numbers
                 low, high = sorted((turned * low, turned * high))
                 assert here.replace("°", "") == f"{turned * points:+.1f} [{low:.1f}, {high:.1f}]"
-                assert (paper, reading) == (f"{turned * pair.row.expected:+.2f}", pair.reading)
+                back = {"above 0": "below 0", "below 0": "above 0"} if turned < 0 else {}
+                wanted = back.get(pair.reading, pair.reading)
+                assert (paper, reading) == (f"{turned * pair.row.expected:+.2f}", wanted)
                 checked += 1
     assert checked >= 3

@@ -367,4 +367,8 @@ def test_transformers_are_beaten_one_by_one():
     assert second == "level with A's convolution, K = 5 (88.96)" and third.startswith(
         "behind A's convolution, K = 7"
     )
-    assert "10 of 11" in exp_ngrams.worth(line | {"task": "image", "test_acc": 0.4311})
+    text = exp_ngrams.worth(
+        line | {"task": "image", "test_acc": 0.4311}
+    )  # ± 0.89: 42.77, 42.44, 42.34; 44.24
+    assert text.startswith("ahead of 7 of 11 Transformers of LRA's table (best 44.24); level with 3 of 11; ")
+    assert "; behind 1 of 11, A's convolution, K = 5 (46.63)" in text

@@ -287,7 +287,8 @@ def test_the_sentence_counts_those_behind():
     text = exp_patches.worth(record("6x6", "quarters", 0.6513))
     assert "400 kinds of patches of 6 x 6 pixels, averaged over each quarter of the image, get 65.1" in text
     assert "ahead of 11 of 11 Transformers of LRA's table (38.07 to 44.24)" in text
-    assert text.endswith("of paper A's convolutions with K = 5 (46.63), K = 7 (49.05).")
+    places = "ahead of K = 5 (46.63), K = 7 (49.05); level with K = 11 (64.47); behind K = 21 (70.25), "
+    assert text.endswith(f"Beside paper A's convolutions it is {places}K = 31 (79.84), K = 61 (83.62).")
     assert "ahead of 5 of 11" in (low := exp_patches.worth(record("1x5", "all", 0.43)))
-    assert low.endswith("and of none of paper A's convolutions.")
+    assert "convolutions it is behind K = 5 (46.63), K = 7" in low and "level" not in low
     assert exp_patches.worth(record("6x6", "all", 0.5, task="scifar")).endswith("comparable.")

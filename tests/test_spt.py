@@ -584,7 +584,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ["points ahead", "epochs", "scratch", "after SPT", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
-                ["Text, causal, B", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
+                ["B: Text, causal", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
                 ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
             ],
         ),
