@@ -127,19 +127,17 @@ def tally(judged, width):
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         lines.append(counts(f"{rule.SAYS[who]}, all", group))
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
+    better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
-        "Better: the sentence gains by the difference: where K = 5 is ahead of K = 31, it is enough all the "
-        "more. Otherwise: *opposite sign*, or *differs*. Open: all others. Of intervals of 95 % one in "
+        f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
+        "Otherwise: *opposite sign*, or *differs*. Open: all others. Of intervals of 95 % one in "
         f"twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for that. "
         "Many rows share runs."
     )
-    table = tables.markdown(["what is said, in short", "as said", BETTER, "otherwise", "open"], lines)
+    table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
-
-
-BETTER = "better"  # of rule.Judged
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -207,20 +205,19 @@ def fields_of(judged):
     directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
-    reading = f"{judged.reading}, {BETTER}" if judged.better else judged.reading
-    return [judged.row.words, paper, here, interval, reading, "; ".join(marks)]
+    return [judged.row.words, paper, here, interval, judged.reading, "; ".join(marks)]
 
 
 def show(judged):
     """Print a row in at most 80 columns, its words in as many lines as they need."""
-    words, paper, _, _, reading, _ = fields_of(judged)
+    words, paper, *_ = fields_of(judged)
     words += " [none]" * bool(judged.marks["nothing restored"])
     whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
     first, *rest = (line.replace("\xa0", " ") for line in textwrap.wrap(whole, WIDTH, subsequent_indent="  "))
     points, _, low, high = judged.numbers or (0,) * 4
     marked = f"{tables.signed(points):>5}" + "°" * bool(judged.marks["bag"])
     here = f"{marked} {tables.ends(low, high)}" if judged.seeds else ""
-    print(f"{first:{WIDTH}} {here:20} {paper:6} {reading}".rstrip(), *rest, sep="\n")
+    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
 
 
 WIDTH = 36  # of a row's words, in letters
@@ -240,7 +237,6 @@ READ = f"""\
     opposite sign    above {GAP:g} points, > 0  is on the other side of 0
     no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
     differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
-    differs, better  at most {GAP:g}, ≈ 0       the same, and the sentence gains by it
     above 0          at most {GAP:g}, ≈ 0       is above 0 (or below), and only partly
                                           within ±{GAP:g} points
     inconclusive     any                  does none of these
@@ -300,10 +296,10 @@ and what became of it. Four rows that had been taken out when their results were
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
   lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or ≈ 0: *no
-  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside; *better* if that is the
-  side that a one-sided sentence gains by (which sentences are one-sided was entered on 2026-11-28, when the
-  numbers were known); *above 0* or *below 0* if it lies
-  on one side of 0 and only partly within ±{GAP:g}. Else *inconclusive*.
+  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside, *above 0* or *below 0*
+  if it lies on one side of 0 and only partly within ±{GAP:g}. Else *inconclusive*. What differs can be
+  *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on
+  2026-11-28, when the numbers were known.
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.

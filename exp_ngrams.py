@@ -321,7 +321,10 @@ def worth(line):
     names_of = {side: [f"{sides.count(side)} of {len(theirs)}"] if side in sides else [] for side in words}
     first = next(names for names in names_of.values() if names)
     first[0] += f" Transformers of LRA's table (best {max(theirs):.2f})"
-    for name, row in LATER.items():
+    alike = records.side(accuracy - 100 * line["chance"], error) == "level"  # at chance nothing is compared
+    if alike:
+        names_of["level"].insert(0, f"always the same answer ({100 * line['chance']:.1f})")
+    for name, row in () if alike else LATER.items():
         side = records.side(accuracy - row[at], math.hypot(error, error))
         names_of[side].append(f"{name} ({row[at]:.2f})")
     return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in names_of.items() if names)

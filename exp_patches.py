@@ -384,6 +384,8 @@ def worth(record):
     ahead = sum(side(value) == "ahead" for value in band)
     text += f", ahead of {ahead or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
+    if records.side(accuracy - 100 * record["chance"], error) == "level":
+        return f"{text}. So it is at chance."
     places = {"ahead": [], "level": [], "behind": []}
     for kernel, value in convolutions_of(record["task"]).items():
         places[side(value)].append(f"K = {kernel} ({value:.2f})")

@@ -263,7 +263,7 @@ MEANINGS = {
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF, A and B 6 / 3 apart. In exchange others come near: at 64 "
-    "apart what was 256 / 64 apart stands side by side",
+    "apart, of 256 positions, what was 4 apart stands side by side",
     "anywhere": "one random order for all examples",
     "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
@@ -315,30 +315,26 @@ def in_words(name, tier, cells):
     of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it?"""
     words, title = orders_in_words(name, tier, cells), data.TITLES[name]
     square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
-    flat = []  # these have no order to lose
-    for order in (1, *square, "random"):
-        here = (row for row, s in cells if s == order and (row, 1) in cells and row not in flat)
-        models = [row for row in here if row.model != "bag"]
-        low = [row for row in models if at_bag(row, order, cells)]
-        if order == 1:
-            flat = low
-            if low:
-                names = tables.listed([row.label(False) for row in low])
-                near = f"{names} {'are' if low[1:] else 'is'} at the bag already"
-                yield f"{title}, neighbours not moved: {near}: no order was learnt"
-            continue
-        pairs = {row: (cells[row, order], cells[row, 1]) for row in models}
-        models.sort(key=lambda row: records.difference(*pairs[row])[0])
-        lost = {row: in_points(*pairs[row]) for row in models}
+    learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
+    flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
+    for order in (*square, "random"):
+        here = (row for row, s in cells if s == order and row in learnt and row not in flat)
+        lost = {row: (cells[row, order], cells[row, 1]) for row in here}
+        low = [row for row in lost if at_bag(row, order, cells)]
         parts = []
-        for verb, some in (("fall", low), ("stay", [row for row in models if row not in low])):
-            names = [f"{row.label(False)} ({lost[row]})" for row in models if row in some]
-            where = "to the bag" if verb == "fall" else "more than 2 points above it"
+        for verb, some in (("fall", low), ("stay", [row for row in lost if row not in low])):
+            some = sorted(some, key=lambda row: records.difference(*lost[row])[0])
+            names = [f"{row.label(False)} ({in_points(*lost[row])})" for row in some]
+            where = "to the bag" if verb == "fall" else f"more than {records.GAP:g} points above it"
             where = where if low else where.replace("it", "the bag")
             if names:
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
+    if flat:
+        names = tables.listed([row.label(False) for row in flat])
+        near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"
+        yield f"{title}, neighbours not moved: {near}: no order was learnt"
 
 
 def in_points(group, other):

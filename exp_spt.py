@@ -239,7 +239,7 @@ More numbers of the paper:
     DLR, Table 7    from scratch about 77 on average, the better of two starts
     S4, masked SPT  its cells on six tasks are not legible in our copy
     Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
-    Transformers    B prints 8 of the 11 of LRA's table; exp_ngrams.py has all
+    Transformers    B prints 8 of the 11 of LRA's table; exp_ngrams.py names all
 """
 # fmt: on
 
@@ -780,7 +780,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     f"±{records.GAP:g} points; differs, where it lies outside; above 0, where it lies there and "
     "only partly within; else inconclusive",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
-    "scratch": "as many epochs on labels alone",
+    "scratch": "labels alone; at the mini tier for as many epochs",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "epochs": "18 + 2: of SPT, then of labels",
@@ -836,10 +836,10 @@ def print_runs(whose, tier, found, searched):
         print(f"{whose}\n")
     if tier == "mini":
         print_in_short(plain)
-    for task, of_task in by_task.items():
-        print_gains(cells[task], plain[task], of_task)
     for question in (AHEAD, START):
         print_leads(question, cells)
+    for task, of_task in by_task.items():
+        print_gains(cells[task], plain[task], of_task)
     for task in cells:
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
@@ -900,7 +900,8 @@ def print_gains(cells, plain, found):
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(plain))
     rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
-    words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items())
+    rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
+    words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
     tables.print_recipe(title, rows, found, inputs, about_runs(found) + words, by_arm)
     print_beside(cells, task)
 
@@ -1307,15 +1308,16 @@ def plot_small(by_task, path):
         return
     high = 0.7 * max(map(len, compared.values()))
     figure, axes = tables.panels([data.TITLES[task] for task in compared], size=(5.2, max(3, high)))
-    for (task, rows), axis in zip(compared.items(), axes):
+    for rows, axis in zip(compared.values(), axes):
         for y, columns in enumerate(reversed(rows.values())):
             for objective, group in columns.items():
                 x, error = (100 * value for value in records.mean_and_error(group))
                 words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
                 style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
                 axis.errorbar(x, y - places[objective], xerr=error, **style)
-        if bag := tables.bag_of(task):
-            look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_locality.py's recipe)"}
+        first, *_ = next(iter(next(iter(rows.values())).values()))
+        if bag := tables.bag_of(first):
+            look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_range.py's recipe)"}
             axis.axvline(100 * records.mean_and_error(bag)[0], **look)
         axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(rows) - 0.4))
         axis.xaxis.get_major_locator().set_params(integer=True)

@@ -584,6 +584,15 @@ def side(gap, error):
     return "level" if abs(gap) < 2 * error else "ahead" if gap > 0 else "behind"
 
 
+def bags_of(record):
+    """What the records of the bag of symbols have that a record of the mini tier is compared with, the best
+    first: K = 1 without techniques, exp_range's, if it was trained without; exp_locality's K = 1."""
+    same = {"task": record["task"], "tier": "mini", "changes": {}}
+    with_them = same | {"exp": "locality", "model": "conv", "cell": {"kernel": 1}}
+    without = same | {"exp": "range", "model": "bag", "cell": {"stride": 1, "techniques": "no"}}
+    return [with_them] if record["hp"].get("train", {}).get("technique") else [without, with_them]
+
+
 def at_bag(group, bag):
     """Whether a cell has learnt little: its mean is at most GAP points above that of a bag of symbols, K = 1,
     and it is no bag itself. False where either has no records."""

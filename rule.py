@@ -248,10 +248,10 @@ def measure(cells, mini):
     return points, error, *records.interval(points, error, "mini", [key.task for _, key in cells])
 
 
-def at_bag(key, mini):
-    """records.at_bag of a cell, by the K = 1 of its task."""
-    bag = Key("locality", key.task, "conv", '{"kernel": 1}', PLAIN_RECIPE)
-    return records.at_bag(mini.cells.get(key), mini.cells.get(bag))
+def at_bag(group, mini):
+    """records.at_bag of the records of a cell, by the K = 1 of its task."""
+    keys = [key_of(bag) for bag in records.bags_of(group[0])] if group else []
+    return records.at_bag(group, next((mini.cells[key] for key in keys if key in mini.cells), None))
 
 
 def rising(group, curves):
@@ -269,7 +269,7 @@ def judge(row, mini):
     groups = [mini.cells.get(key, []) for key in keys]
     true = {
         "rising": [rising(group, mini.curves) for group in groups],
-        "bag": [at_bag(key, mini) for key in keys],
+        "bag": [at_bag(group, mini) for group in groups],
         "nothing restored": [g and g[0].get("pretraining") and exp_spt.learnt_nothing(g) for g in groups],
     }
     marks = {mark: [i for i, is_so in enumerate(which, 1) if is_so] for mark, which in true.items()}

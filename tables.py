@@ -153,7 +153,7 @@ def to_paper(group, value):
 
 def at_bag(group):
     """records.at_bag of a mini cell; False at other tiers, and for none."""
-    return bool(group) and group[0]["tier"] == "mini" and records.at_bag(group, bag_of(group[0]["task"]))
+    return bool(group) and group[0]["tier"] == "mini" and records.at_bag(group, bag_of(group[0]))
 
 
 def mark(*groups):
@@ -183,8 +183,9 @@ MEANINGS = {  # of words in any report
     "≈ 0": "what the paper says in words: there is no difference",
     "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
     "behind a gap: one of its models is",
-    "bag of symbols": "K = 1 of exp_locality.py, by its recipe: it sees which symbols occur, not where",
-    SMALL: "gaps of small models on small data, of the longest training with 3 seeds; --mini has all",
+    "bag of symbols": "a model that sees which symbols occur, not where: K = 1 of exp_locality.py; without "
+    "techniques that of exp_range.py",
+    SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
     "no network": "linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder): floors.py",
     "rule by hand": "it solves arguments of at most 16 symbols, and guesses longer ones (exp_listops.py); "
     "sums guessed: a sum at the root, too",
@@ -387,8 +388,9 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    has_bag = any(r["model"] == "bag" or r["cell"].get("kernel") == 1 for r in (*here[0], *here[1]))
-    rules = ({"K=1 (bag of symbols)": bag_of(task)} if tier == "mini" and not has_bag else {}) | rules
+    for bag in map(bag_of, (*here[0], *here[1])) if tier == "mini" else ():
+        if bag and not any(r["row"] == bag[0]["row"] for r in (*here[0], *here[1])):
+            rules = {bag[0]["row"].removesuffix(", s=1"): bag} | rules
     lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in rules.items() if rule]
     print_table(header_of(title, tier), lines, notes)
 
@@ -490,11 +492,6 @@ class Gap(NamedTuple):
         return f"{signed(points)}{self.bag} {ends(low, high)}"
 
     @property
-    def points(self):
-        """ "+2.4" """
-        return signed(records.difference(*self.groups)[0])
-
-    @property
     def tier(self):
         return self.groups[0][0]["tier"]
 
@@ -585,10 +582,11 @@ def print_paper_gaps(leads, small, shown, short, tasks, paper):
         if any(line):
             lines.append([name, *line])
             found = (longest(gap for gap in small.get(name, ()) if gap.task == task) for task in shown)
-            line = [gap.points + gap.bag if gap else "" for gap in found]
+            line = [f"{lead(*gap.groups)}{gap.bag}" if gap else "" for gap in found]
             lines += [[f"  {SMALL}", *line]] if any(line) else []
     if lines:
-        print_table(["the paper, points ahead", *(short[task] for task in shown)], lines)
+        print("How far ahead a row is in the paper's table:\n")
+        print_table(["points ahead", *(short[task] for task in shown)], lines)
 
 
 def best_rows(found):
@@ -826,10 +824,10 @@ def pyplot():
 BAG = dict(color="0.4", linestyle="--", linewidth=1, label="a bag of symbols (K = 1)")
 
 
-def bag_of(task):
-    """This repository's mini records of a task for a bag of symbols: exp_locality's K = 1."""
-    wanted = dict(exp="locality", task=task, tier="mini", cell={"kernel": 1}, changes={})
-    return [r for r in records.published() if wanted.items() <= r.items()]
+def bag_of(record):
+    """This repository's records of the bag of symbols that a mini record is compared with, or []."""
+    known = ([r for r in records.published() if bag.items() <= r.items()] for bag in records.bags_of(record))
+    return next(filter(None, known), [])
 
 
 def panels(titles, size=(5, 3.6), columns=4, **how):

@@ -361,6 +361,7 @@ def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
 def test_transformers_are_beaten_one_by_one():
     """And what lies within two standard errors, here 0.4 points, is level."""
     line = {"smoke": False, "tier": "paper", "model": "linear", "data": {"counts": {"test": 25_000}}}
+    line |= {"chance": 0.1}
     text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.886})
     first, second, third = text.split("; ")
     assert first == "ahead of 11 of 11 Transformers of LRA's table (best 65.90), S4 (Gu et al.) (86.82)"
@@ -372,3 +373,7 @@ def test_transformers_are_beaten_one_by_one():
     )  # ± 0.89: 42.77, 42.44, 42.34; 44.24
     assert text.startswith("ahead of 7 of 11 Transformers of LRA's table (best 44.24); level with 3 of 11; ")
     assert "; behind 1 of 11, A's convolution, K = 5 (46.63)" in text
+    text = exp_ngrams.worth(line | {"task": "pathfinder", "test_acc": 0.505, "chance": 0.5})  # ± 0.63
+    chance, theirs = text.split("; ")
+    assert chance == "level with always the same answer (50.0)"
+    assert theirs == "behind 11 of 11 Transformers of LRA's table (best 77.05)"
