@@ -237,6 +237,21 @@ def test_arms_at_the_bag_say_nothing_where_a_gap_is_expected(tmp_path):
     assert (itself.reading, itself.marks["bag"]) == ("same sign", [1])
 
 
+def test_a_model_is_at_the_bag_that_was_trained_as_it_was(tmp_path):
+    """With techniques K = 1 of exp_locality, without them that of exp_range, if there is one: 56.4 is more
+    than 54 + 2, and not more than 55 + 2. In the reports it is the same."""
+    bags = group({"kernel": 1}, 0.54, 0.54, hp={"train": {"technique": "denoise"}})
+    plain = {"stride": 1, "techniques": "no"}
+    plain = group(plain, 0.55, 0.55, exp="range", model="bag", hp={"train": {"technique": None}})
+    for technique, known, at_bag in (("denoise", plain, []), (None, plain, [1]), (None, [], [])):
+        row = group({"kernel": 5}, 0.564, 0.564, 0.564, hp={"train": {"technique": technique}})
+        found = judged(tmp_path, row, SEVEN, bags, known) if known else judged(tmp_path, row, SEVEN, bags)
+        assert found.marks["bag"] == at_bag
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(records, "published", lambda both=[*bags, *known]: both)
+            assert tables.mark(row) == "°" * len(at_bag)
+
+
 def test_rising_looks_at_the_last_fifth_of_the_training(tmp_path):
     late, early = [0.5] * 8 + [0.515, 0.53], [0.5, 0.52, 0.54, 0.56, 0.58, 0.6, 0.6, 0.6, 0.605, 0.605]
     curves = {r["run"]: late for r in FIVE} | {r["run"]: early for r in SEVEN}
