@@ -36,7 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, GAP, OPEN, OPPOSITE, SAME, SEEDS
+from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FEW, GAP, NOT_RUN, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -113,14 +113,14 @@ def count(pairs, width):
 
 def tally(judged, width):
     """Who expected what, and how often it came, as a table with a sentence: the sums of each, and the rows of
-    each sentence. Of rows that expect something."""
+    each sentence. Of rows that are read."""
 
     def counts(name, group):
         as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
         better = sum(one.better for one in group)
         return [name, as_said, better, otherwise - better, len(group) - as_said - otherwise]
 
-    expecting = [one for one in judged if one.row.expected is not None]
+    expecting = [one for one in judged if one.reading not in ("", FEW, NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
     lines, summed = [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
@@ -132,9 +132,9 @@ def tally(judged, width):
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
         f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
-        "Otherwise: *opposite sign*, or *differs*. Open: all others. Of intervals of 95 % one in "
-        f"twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for that. "
-        "Many rows share runs."
+        "Otherwise: *opposite sign*, or *differs*. Open: all others that are read. Of intervals of 95 % one "
+        f"in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for "
+        "that. Many rows share runs."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)

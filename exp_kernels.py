@@ -427,7 +427,7 @@ MEANINGS = {
     "decay-selective": "linear attention that forgets by a number which the input chooses",
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "free taps": "S4's block with a kernel of free numbers",
-    "S4D, S5, LRU": "state spaces with a diagonal matrix",
+    "S4D, S5, LRU": "state space with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",
 }
 LEADS = {

@@ -319,9 +319,10 @@ def predictions(model, task, split, args):
 
 
 LEGEND = """\
-    train / test: accuracy in %, in training / on test. A rule learns next to
-             nothing from the training examples, so these, being many, measure
-             it best. ±: the standard error that the size of the test set gives
+    train / test: accuracy in %, in training / on test. The training examples
+             are many, so they measure a rule best. A window learns nothing from
+             them; a prefix takes from them what it does not see. ±: the
+             standard error that the size of the test set gives
     always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
@@ -429,8 +430,8 @@ def print_passes(groups, tier):
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
     heading = (
         f"From which size on is a rule level with the best network ({name}, {network:.2f} on test), from "
-        "which ahead? By its accuracy on the training examples: it does not learn from them, and they are "
-        "many. SM, a sum modulo 10 at the root, is known or guessed. Level: at most "
+        "which ahead? By its accuracy on the training examples, which are many. SM, a sum modulo 10 at the "
+        "root, is known or guessed. Level: at most "
         f"{2 * error:.2f} points away, two standard errors of the difference."
     )
     tables.print_list(heading, lines)

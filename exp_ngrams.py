@@ -326,6 +326,7 @@ def worth(line):
         names_of["level"].insert(0, f"always the same answer ({100 * line['chance']:.1f})")
     for name, row in () if alike else LATER.items():
         side = records.side(accuracy - row[at], math.hypot(error, error))
+        name = re.sub(r" \(.*\)|convolution, ", "", name)  # the table of networks has it whole
         names_of[side].append(f"{name} ({row[at]:.2f})")
     return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in names_of.items() if names)
 
@@ -401,8 +402,10 @@ def report(args):
         "The best by validation (level: within two standard errors of the difference):",
         [r for group in records.grouped(as_published, lambda r: r["task"]).values() for r in best_of(group)],
     )
-    if args.mini:
-        print('The reports of networks have n=6, bayes as "no network", as at full size.\n')
+    why = "as at full size" if args.mini else "the shortest that is level with the best network"
+    if any(r["task"] == "text" for r in found):
+        words = f'On Text the reports of networks have n=6, bayes as "no network": {why}.'
+        print(f"{textwrap.fill(words, 80)}\n")
     groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
     for group in groups.values():
         print_task(group)

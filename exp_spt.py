@@ -238,7 +238,8 @@ More numbers of the paper:
     S4 on sCIFAR    91.7 in one table, 91.8 in another
     DLR, Table 7    from scratch about 77 on average, the better of two starts
     S4, masked SPT  its cells on six tasks are not legible in our copy
-    Path-X          TRAINING accuracy at equal time: at most 52, with SPT 78
+    Path-X          accuracy in TRAINING after equal time: from scratch at most
+                    52 %, with SPT 78
     Transformers    B prints 8 of the 11 of LRA's table; exp_ngrams.py names all
 """
 # fmt: on
@@ -853,7 +854,7 @@ START = "Does the start of a state space still matter after SPT?"
 SAYS = (
     'Paper B: SPT brings "dramatic gains"; after it the gaps between Transformers and state spaces are '
     '"very small", and the structure of a state space is "mostly redundant". Here, in points, the longest '
-    "training of each pair; from scratch labels get all its epochs:"
+    "training of each pair. 18 + 2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
 )
 
 
@@ -861,22 +862,27 @@ def print_in_short(plain):
     """A table of the longest trainings, of {task: by_own_rates}: what SPT adds to each model, and what it
     leaves of each of LEADS."""
     ways = [*product(plain, ("masked", "causal"))]
-    adds = {SHORT_NAMES[m]: [gains_of(plain[task], task, m, way) for task, way in ways] for m in MODELS}
-    leads = {
-        name: [after(plain[task], task, lead, way) for task, way in ways] for name, lead in LEADS.items()
-    }
+    parts = {"SPT over scratch": {}, "after SPT": {}, "structured start, after SPT": {}}
+    adds, leaves, starts = parts.values()
+    for model in MODELS:
+        adds[SHORT_NAMES[model]] = [gains_of(plain[task], task, model, way) for task, way in ways]
+    for name, lead in LEADS.items():
+        rows = leaves if lead.question == AHEAD else starts
+        name = name if lead.question == AHEAD else SHORT_NAMES[lead.model]
+        rows[name] = [after(plain[task], task, lead, way) for task, way in ways]
     lines = []
-    for heading, rows in (("SPT over scratch", adds), ("after SPT", leads)):
-        cells = [[name, *map(in_numbers, map(tables.longest, gaps))] for name, gaps in rows.items()]
+    for heading, rows in parts.items():
+        cells = [[name, *map(in_short_of, map(tables.longest, gaps))] for name, gaps in rows.items()]
         lines += tables.under(heading, [row for row in cells if any(row[1:])], width=0)
     if lines:
         print(textwrap.fill(SAYS, 80) + "\n")
         tables.print_table(["", *(f"{data.TITLES[task]}, {way}" for task, way in ways)], lines)
 
 
-def in_numbers(gap):
-    """ "+13.3 ± 0.7°" of a tables.Gap, "" of none."""
-    return points_of(gap.groups) if gap else ""
+def in_short_of(gap):
+    """ "+13.3° (12 + 4)" of a tables.Gap, its points and epochs; "" of none."""
+    points = tables.signed(records.difference(*gap.groups)[0]) if gap else ""
+    return f"{points}{gap.bag} ({gap.budget})" if gap else ""
 
 
 # -- what SPT adds
@@ -938,7 +944,7 @@ def numbers_of(group):
 def points_of(pair):
     """ "+13.3 ± 0.7": how far one group of records is ahead of another, with ° if one is at the bag; "" for
     none."""
-    return tables.lead(*pair) + tables.mark(*pair) if pair and all(pair) else ""
+    return tables.lead(*pair, digits=1) + tables.mark(*pair) if pair and all(pair) else ""
 
 
 def scratch_arm(cells, arm):
@@ -1224,7 +1230,7 @@ def print_papers(both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
-    tables.print_paper_gaps(PAPER_LEADS, {}, shown, data.SHORT_TITLES, TASKS, PAPER)
+    tables.print_paper_gaps(PAPER_LEADS, {}, {}, shown, data.SHORT_TITLES, TASKS, PAPER)
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]):
@@ -1238,7 +1244,8 @@ def print_papers(both, names):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
             print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
-            tables.print_averages(tasks, *both, paper)
+            named = [[r | {"row": by_positions(r["row"])} for r in found] for found in both]
+            tables.print_averages(tasks, *named, {by_positions(row): known for row, known in paper.items()})
         print(NOTES)
 
 
@@ -1312,7 +1319,11 @@ def plot_small(by_task, path):
         for y, columns in enumerate(reversed(rows.values())):
             for objective, group in columns.items():
                 x, error = (100 * value for value in records.mean_and_error(group))
-                words = "both losses at once" if objective == "multitask" else OBJECTIVES[objective].words
+                words = (
+                    "both losses at once, all epochs"
+                    if objective == "multitask"
+                    else OBJECTIVES[objective].words
+                )
                 style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
                 axis.errorbar(x, y - places[objective], xerr=error, **style)
         first, *_ = next(iter(next(iter(rows.values())).values()))

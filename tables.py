@@ -53,17 +53,18 @@ def naturally(text):
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text.replace(",", ""))]
 
 
-def lead(group, others, seeds=False):
+def lead(group, others, seeds=False, digits=None):
     """ "+6.5 ± 0.7": how far one cell is ahead of another, in points; "+6.5 ± 0.7 (3)" with the smaller of
-    their numbers of seeds."""
+    their numbers of seeds. digits: of the mini tier 1, else 2."""
     points, error = records.difference(group, others)
+    digits = digits or (1 if group[0]["tier"] == "mini" else 2)
     n = f" ({min(len(group), len(others))})" if seeds else ""
-    return f"{signed(points)} ± {error:.1f}{n}"
+    return f"{signed(points, digits)} ± {error:.{digits}f}{n}"
 
 
-def signed(points):
+def signed(points, digits=1):
     """ "+6.5", and "+0.0" for what is nothing."""
-    return f"{round(points, 1) + 0.0:+.1f}"
+    return f"{round(points, digits) + 0.0:+.{digits}f}"
 
 
 def ends(low, high):
@@ -143,12 +144,12 @@ def header_of(title, tier):
 
 
 def to_paper(group, value):
-    """ "+1.1 ± 0.2": how far a cell of full size is ahead of the paper's number, in points; "" without one.
+    """ "+1.05 ± 0.20": how far a cell of full size is ahead of the paper's number, in points; "" without one.
     The error is ours alone; of one seed, which knows no other seeds, there is none."""
     if not group or group[0]["tier"] != "paper" or not isinstance(value, float):
         return ""
     mean, error = records.mean_and_error(group)
-    return signed(100 * mean - value) + f" ± {100 * error:.1f}" * (len(group) > 1)
+    return signed(100 * mean - value, 2) + f" ± {100 * error:.2f}" * (len(group) > 1)
 
 
 def at_bag(group):
@@ -164,16 +165,16 @@ def mark(*groups):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (number of seeds); [0.5, 4.4]: a 95 % interval. The error is "
-    "the largest of three: by the row's seeds, by those of all rows of the task, by the size of the test "
-    "set. Cost: CPU time of a run, (GPU): wall time"
+    "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
+    "row's seeds, by those of all rows of the task, by the size of the test set"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
 WORDS = "What the numbers and words mean:"
-SMALL = "here (mini)"
+FULL, SMALL = "here", "here (mini)"  # rows below the paper's
 MEANINGS = {  # of words in any report
+    "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "reading": f"what our interval says. If the paper's gap is above {records.GAP:g} points: same sign or "
@@ -257,11 +258,15 @@ def report(
             if full and not ran:
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
+            gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
             if full:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
                 small = gaps_of(leads or {}, small[0] or small[1], tasks, paper) if args.report else {}
-                print_paper_gaps(leads or {}, small, shown, short or titles, tasks, paper)
-            print_leads(gaps_of(leads or {}, yours or ours, tasks, paper), titles)
+                print_paper_gaps(leads or {}, gaps, small, shown, short or titles, tasks, paper)
+                gaps = {
+                    name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
+                }
+            print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -492,6 +497,11 @@ class Gap(NamedTuple):
         return f"{signed(points)}{self.bag} {ends(low, high)}"
 
     @property
+    def in_points(self):
+        """ "+2.4 ± 1.0", with the number of seeds at full size."""
+        return lead(*self.groups, seeds=self.tier != "mini") + self.bag
+
+    @property
     def tier(self):
         return self.groups[0][0]["tier"]
 
@@ -558,7 +568,8 @@ def print_leads(gaps, titles):
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
     if lines:
-        print_table(["how far ahead, in points", "here", "paper", "reading"], lines)
+        here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
+        print_table(["how far ahead, in points", here, "paper", "reading"], lines)
 
 
 def listed(words):
@@ -573,20 +584,27 @@ def longest(gaps):
     return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
-def print_paper_gaps(leads, small, shown, short, tasks, paper):
-    """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours of the
-    mini tier. small: gaps_of these."""
+def print_paper_gaps(leads, full, small, shown, short, tasks, paper):
+    """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours by its
+    recipe, and ours of the mini tier. full, small: gaps_of these."""
     lines = []
     for name, pair in leads.items():
         line = [gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown]
         if any(line):
             lines.append([name, *line])
-            found = (longest(gap for gap in small.get(name, ()) if gap.task == task) for task in shown)
-            line = [f"{lead(*gap.groups)}{gap.bag}" if gap else "" for gap in found]
-            lines += [[f"  {SMALL}", *line]] if any(line) else []
+            for words, gaps in ((FULL, full.get(name, ())), (SMALL, small.get(name, ()))):
+                found = ([gap for gap in gaps if gap.task == task] for task in shown)
+                chosen = map(longest if words == SMALL else by_the_recipe, found)
+                line = [gap.in_points if gap else "" for gap in chosen]
+                lines += [[f"  {words}", *line]] if any(line) else []
     if lines:
         print("How far ahead a row is in the paper's table:\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
+
+
+def by_the_recipe(gaps):
+    """That of some Gaps whose rows have the table's recipe, None for none."""
+    return next((gap for gap in gaps if not gap.words), None)
 
 
 def best_rows(found):

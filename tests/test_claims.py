@@ -403,10 +403,10 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
     rows = [line.split("|") for line in (claims.ROOT / "docs" / "claims.md").read_text("utf-8").splitlines()]
     readings = {row[1].strip(): row[5].strip() for row in rows if len(row) == 8}
     lines, said = [], {}
-    for first, words, expected, *rest in (line.split("\t") for line in TSV.read_text().splitlines()[1:]):
+    for first, words, _, *rest in (line.split("\t") for line in TSV.read_text().splitlines()[1:]):
         if first.startswith("# "):
             who, short = rule.SAYS[first[2:]], rest[0]
-        elif expected != "?" and who != rule.SAYS["rivals"]:
+        elif who != rule.SAYS["rivals"] and readings[words] not in ("", "too few seeds", "not run"):
             reading = "better" if words in BETTER else readings[words]
             at = [reading in ("same sign", "no difference"), reading == "better"]
             at.append(reading in ("differs", "opposite sign"))

@@ -112,6 +112,10 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     """Its table of counts, and every row of its table of readings."""
     (counts,) = re.findall(r"(\| gap in the paper .*?\n)\n", README, re.DOTALL)
     assert counts in PAGES["claims"]
+    (bags,) = re.findall(r"[Oo]f the (\d+) above 10 points with the same sign, (\d+) have", README)
+    assert "Of the {} above 10 points with the same sign, {} have".format(*bags) in " ".join(
+        PAGES["claims"].split()
+    )
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
     judged = set()
@@ -124,7 +128,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         for line in lines
         for pair in re.findall(r"([-+][\d.]+ \[[^]]*\]), ([a-z ]*[a-z](?: 0)?)", line)
     ]
-    assert len(lines) == 8 and len(quoted) == 17 and {*quoted} <= judged
+    assert len(lines) == 8 and len(quoted) == 18 and {*quoted} <= judged
 
 
 def test_what_a_start_is_worth_is_said_as_in_the_report():

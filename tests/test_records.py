@@ -501,10 +501,10 @@ def test_yours_and_the_repositorys_stand_in_columns_of_their_own(reported):
     tables, out = reported([*seeds(0.5, 0.6, code="x"), ours[0]], ours)
     assert tables[FULL]["Text"]["Text"] == ["yours", "this repository", "cost", "paper", "difference"]
     assert tables[FULL]["Text"]["K=5"] == [
-        *("55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96", "-34.0 ± 5.0")
+        *("55.00 ± 5.00 (2)", "85.00 ± 5.00 (2)", "10 min", "88.96", "-33.96 ± 5.00")
     ]
     tables, out = reported([], ours)
-    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96", "-4.0 ± 5.0"]
+    assert tables[FULL]["Text"]["K=5"] == ["85.00 ± 5.00 (2)", "10 min", "88.96", "-3.96 ± 5.00"]
 
 
 def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(reported):
@@ -522,7 +522,7 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     ]
     tables, out = reported(yours, [])
     full = tables[FULL]
-    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "10 min", "88.96", "+0.0 ± 0.5"]
+    assert full["Text"]["K=5"] == ["89.00 ± 0.50 (2)", "10 min", "88.96", "+0.04 ± 0.50"]
     assert full["Text"]["K=31"] == ["", "", "89.33", ""] and full["Text"]["K=7"][0] == "30.00 ± 0.46 (1)"
     assert list(full["Text"]) == ["Text", "K=5", "K=31", "K=7"]  # what the paper does not have comes last
     assert full["ListOps"]["K=31"] == ["40.00 ± 0.49 (1)", "10 min", "infeasible"]
@@ -603,8 +603,9 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     leads = {"wide over narrow": ("K=31", "K=5"), "K=31 over K=7": ("K=31", "K=7")}
     tables, out = reported([], rule[::-1] + ours, leads=leads, floors=floors)
     gaps = tables[FULL]["how far ahead, in points; wide over narrow"]
-    assert gaps["Text"] == ["+10.0 ± 0.7 (1)", "+0.37"] and gaps["Text, clip 2, lr 1"][0] == "+20.0 ± 0.7 (1)"
-    assert not [*gaps][2:] and "K=31 over K=7" not in out  # rates that were tried; no such row
+    assert gaps == {"Text, clip 2, lr 1": ["+20.00 ± 0.68 (1)", "+0.37"]}  # no rates that were tried
+    assert "| wide over narrow | +0.37             |\n|   here           | +10.00 ± 0.70 (1) |\n" in out
+    assert "K=31 over K=7" not in out  # no such row
     assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
     assert "The paper's numbers of what has not been run at full size" in out  # ListOps
     (papers,) = [table for table in tables[FULL].values() if "ListOps" in table.get("", [])]
@@ -683,7 +684,7 @@ def test_a_copy_is_compared_with_its_original(reported):
         assert "needs the original with the same flags: python exp_locality.py --kernel 31\n" in text
         rows = tables[f"my (yours) against locality ({whose})"][""]
         assert rows["Text, K=5"] == [
-            "full size", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.0 ± 0.5",
+            "full size", "60.00 ± 0.35 (2)", "50.00 ± 0.35 (2)", "+10.00 ± 0.49",
         ]  # fmt: skip
         assert rows["Text, K=31"][1:] == ["70.00 ± 0.46 (1)", "—", "—"]  # the other was trained for less
     # Its own table has no tables of rows that nobody ran.
@@ -693,7 +694,7 @@ def test_a_copy_is_compared_with_its_original(reported):
     other = seeds(0.5, 0.5, changes={"lr": 0.01})
     tables, _ = reported(own, other, "--against", "exp_locality.py:K=5", script="my.py")
     rows = tables["my (yours) against locality (this repository's)"][""]
-    assert rows["Text, mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.0 ± 0.5"]
+    assert rows["Text, mine; lr 0.01"][2:] == ["50.00 ± 0.35 (2)", "+10.00 ± 0.49"]
     slow, fast = (dict(train=dict(lr=lr)) for lr in (1, 7))
     mine, other = seeds(0.6, exp="my", hp=slow), seeds(0.5, hp=fast)
     assert "Text, K=5: lr is 1, in the original 7." in reported(mine, other, *against, script="my.py")[1]

@@ -521,13 +521,13 @@ def test_report(tmp_path, monkeypatch, capsys):
     | Image, causal | epochs | with it | restores |
     | sinusoidal (1) | 50 + 200 | 50.0 ± 0.5 | 50.0 |
     sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
-    | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.0 |
+    | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 |
     | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
-    | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.9 |
+    | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
     Your runs. | Text, masked | epochs | with it | restores |
     | S4 (1) | 32 + 32 | 71.0 ± 0.5 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run costs 60 s.
-    Transformer, causal SPT | 50.00 | 81.81
+    sinusoidal, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
     found = " ".join(printed.split())
     assert [text for text in map(str.strip, wanted.splitlines()) if text not in found] == []
@@ -563,11 +563,13 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ["", "Text, masked"],  # the longest
             [
                 ["SPT over scratch:", ""],
-                ["sinusoidal", "-10.0 ± 0.4"],
-                ["S4", "+20.0 ± 0.4"],
+                ["sinusoidal", "-10.0 (2 + 2)"],
+                ["S4", "+20.0 (6 + 2)"],
                 ["after SPT:", ""],
-                ["S4 over sinusoidal", "+30.0 ± 0.4"],
-                ["S4, structured start", "+20.0 ± 0.4"],
+                ["S4 over sinusoidal", "+30.0 (2 + 2)"],
+                ["structured start,", ""],
+                ["after SPT:", ""],
+                ["S4", "+20.0 (2 + 2)"],
             ],
         ),
         (
