@@ -36,7 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FEW, GAP, NOT_RUN, OPEN, OPPOSITE, SAME, SEEDS
+from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FEW, GAP, NO_GAP, NOT_RUN, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -46,7 +46,8 @@ RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = exp_multitask, exp_kernels, exp_spt, exp_range, exp_listops  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
-AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS), (OPEN, ABOVE, BELOW)  # readings
+# Readings:
+AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS, NO_GAP), (OPEN, ABOVE, BELOW)
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -99,12 +100,21 @@ def count(pairs, width):
     arms = {key for pair in pairs for _, key in pair.row.cells}
     alike = [pair for pair in pairs if pair.row.expected > FAR and pair.reading == SAME]
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
-    before = f"Take any two rows of a task in one script's tables that have {SEEDS} seeds each here. "
-    before += "Each is trained by the recipe of its table. Is their gap here as in the paper?"
+    far, near = (
+        [pair for pair in apart(pairs) if (pair.row.expected > FAR) == is_far] for is_far in (True, False)
+    )
+    small = [pair for pair in pairs if pair not in apart(pairs)]
+    signs = [sum(pair.reading == SAME for pair in part) for part in (far, near)]
+    before = (
+        f"Of {len(far)} gaps that are above {FAR:g} points in the papers {signs[0]} have the same sign here, "
+        f"of {len(near)} between {GAP:g} and {FAR:g} points {signs[1]}; of {len(small)} smaller ones "
+        f"{sum(pair.reading == EQUAL for pair in small)} are as small here. That is of all pairs of rows of "
+        f"a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
+    )
     after = (
         f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        "opposite sign; of such a gap, a difference. Inconclusive: neither, or both models are at the bag, "
-        "which sees no order. Size: ours divided by the paper's, the median. The "
+        "opposite sign, or no gap; of a small gap, a difference. Inconclusive: neither, or both models are "
+        "at the bag, which sees no order. Size: ours divided by the paper's, the median. The "
         f"{len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the {len(alike)} "
         f"above {FAR:g} points with the same sign, {bags} have one model at the bag."
     )
@@ -132,9 +142,9 @@ def tally(judged, width):
     after = (
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
         f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
-        "Otherwise: *opposite sign*, or *differs*. Open: all others that are read. Of intervals of 95 % one "
-        f"in twenty misses: of the {read} that were read, about {read / 20:.0f}. Nothing is corrected for "
-        "that. Many rows share runs."
+        "Otherwise: *opposite sign*, *no gap*, or *differs*. Open: all others, also *both at the bag*. Of "
+        f"intervals of 95 % one in twenty misses: of the {read} that are not at the bag, about "
+        f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)
@@ -235,6 +245,7 @@ READ = f"""\
     reading          expected             the 95 % interval of ours
     same sign        above {GAP:g} points, > 0  is on the expected side of 0
     opposite sign    above {GAP:g} points, > 0  is on the other side of 0
+    no gap           above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
     no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
     differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
     above 0          at most {GAP:g}, ≈ 0       is above 0 (or below), and only partly
@@ -295,7 +306,8 @@ and what became of it. Four rows that had been taken out when their results were
   its size. The largest counts. Cells count as independent, though all share one test set.
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
-  lies on that side of 0, *opposite sign* if it lies on the other side. If the gap is smaller, or ≈ 0: *no
+  lies on that side of 0, *opposite sign* if it lies on the other side, *no gap* if it
+  has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or ≈ 0: *no
   difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside, *above 0* or *below 0*
   if it lies on one side of 0 and only partly within ±{GAP:g}. Else *inconclusive*. What differs can be
   *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on

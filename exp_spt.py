@@ -817,7 +817,8 @@ def report(args):
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             for whose, found in zip(names_of, here):
-                print_runs(whose, tier, [r for r in found if "score" not in r], args.all_tiers)
+                found, ours = [r for r in found if "score" not in r], found is here[1]
+                print_runs(whose, tier, found, args.all_tiers, ours and tier == "mini" and not args.all_tiers)
             if tier == "paper":
                 print_papers(both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -827,9 +828,9 @@ def report(args):
         draw(args, both, names, tiers)
 
 
-def print_runs(whose, tier, found, searched):
+def print_runs(whose, tier, found, searched, folded):
     """What some records of one tier say: in short at the mini tier, what SPT adds and leaves, and, if asked
-    for or if there is nothing else, the rates that were searched."""
+    for or if there is nothing else, the rates that were searched. folded: without the variants of rows."""
     by_task = records.grouped(found, lambda r: r["task"])
     cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
     plain = {task: by_own_rates(cells[task]) for task in cells}
@@ -840,7 +841,12 @@ def print_runs(whose, tier, found, searched):
     for question in (AHEAD, START):
         print_leads(question, cells)
     for task, of_task in by_task.items():
-        print_gains(cells[task], plain[task], of_task)
+        main = {arm: columns for arm, columns in plain[task].items() if not is_variant(arm, columns)}
+        print_gains(cells[task], plain[task], main if folded else plain[task], of_task)
+    if folded and any(
+        is_variant(*item) for cells_of_task in plain.values() for item in cells_of_task.items()
+    ):
+        print("Further rows (random starts, parts of the images, neighbours apart): --all-tiers\n")
     for task in cells:
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
@@ -888,23 +894,28 @@ def in_short_of(gap):
 # -- what SPT adds
 
 
-def print_gains(cells, plain, found):
+def is_variant(arm, columns):
+    """Whether a row has more than a model, an objective and its epochs."""
+    return bool(arm.details() or other_changes(next(iter(columns.values()))[0]))
+
+
+def print_gains(cells, plain, shown, found):
     """The tables of one task, of cells_of and by_own_rates of its records: one for each objective, a row a
-    model from scratch and with it; the recipe; at full size ours beside the paper's."""
+    model from scratch and with it; the recipe; at full size ours beside the paper's. shown: the rows of
+    `plain` to print."""
     task, title = found[0]["task"], data.TITLES[found[0]["task"]]
     for way in ("masked", "causal", "multitask"):
-        lines = [line for arm in plain if way in plain[arm] for line in lines_of_gain(plain, task, arm, way)]
+        lines = [line for arm in shown if way in shown[arm] for line in lines_of_gain(plain, task, arm, way)]
         if lines:
             header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
             tables.print_table(header, lines)
-    if alone := scratch_alone(plain):
-        words = "; ".join(
-            f"{label}, {budget(group[0])} epochs: {accuracy(group)}{tables.mark(group)}"
-            for label, group in alone
-        )
+    if alone := [(arm, group) for arm, group in scratch_alone(plain) if arm in shown]:
+        parts = (f"{in_row([arm.label(), *other_changes(group[0])], [group])}" for arm, group in alone)
+        numbers = (f"{budget(group[0])} epochs: {numbers_of(group)}" for _, group in alone)
+        words = "; ".join(", ".join(both) for both in zip(parts, numbers))
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
-    rows = tables.recipe_rows(as_rows(plain))
+    rows = tables.recipe_rows(as_rows(shown))
     rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
     rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
@@ -964,13 +975,9 @@ def scratch_of(cells, arm):
 
 
 def scratch_alone(cells):
-    """[(label, records)] of what was trained from scratch alone: nothing is compared with it."""
+    """[(arm, records)] of what was trained from scratch alone: nothing is compared with it."""
     used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
-    return [
-        (", ".join([arm.label(), *other_changes(columns["none"][0])]), columns["none"])
-        for arm, columns in cells.items()
-        if "none" in columns and arm not in used
-    ]
+    return [(arm, columns["none"]) for arm, columns in cells.items() if "none" in columns and arm not in used]
 
 
 def gains_of(cells, task, model, way):
@@ -1048,7 +1055,7 @@ def about_runs(found):
     words = f" Always the commonest symbol restores {' to '.join(ends)} %."
     costs = sorted(r.get("both_halves") or records.seconds_of(r) for r in found)
     ends = dict.fromkeys(map(common.hours, (costs[0], costs[-1])))
-    return words * bool(alone) + f" A run costs {' to '.join(ends)}."
+    return words * bool(alone) + f" A run takes {' to '.join(ends)}."
 
 
 def both_halves(record):

@@ -550,10 +550,8 @@ def difference(records, others):
 GAP = 2.0  # points: up to this is no difference
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
 OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
-ABOVE, BELOW = (
-    "above 0",
-    "below 0",
-)  # inconclusive, too: no gap of this sign was expected
+ABOVE, BELOW = "above 0", "below 0"  # inconclusive, too: no gap of this sign was expected
+NO_GAP = "no gap"  # where one was expected
 # Student's t: {degrees of freedom: its quantile 0.975}.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
 T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
@@ -576,7 +574,9 @@ def read_interval(expected, low, high, at_bag=False):
             return EQUAL
         return DIFFERS if low > GAP or high < -GAP else ABOVE if low > 0 else BELOW if high < 0 else OPEN
     low, high = (low, high) if expected > 0 else (-high, -low)
-    return BAG if at_bag else SAME if low > 0 else OPPOSITE if high < 0 else OPEN
+    if at_bag:
+        return BAG
+    return SAME if low > 0 else OPPOSITE if high < 0 else NO_GAP if -GAP <= low and high <= GAP else OPEN
 
 
 def side(gap, error):

@@ -178,9 +178,10 @@ MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "reading": f"what our interval says. If the paper's gap is above {records.GAP:g} points: same sign or "
-    "opposite sign, where the interval lies on one side of 0. If it is smaller: no difference, where the "
-    f"interval lies within ±{records.GAP:g}; differs, where it lies outside; above 0 or below 0, where it "
-    "lies on one side of 0 and only partly within. inconclusive: none of these",
+    "opposite sign, where the interval lies on one side of 0; no gap, where it has 0 inside and lies within "
+    f"±{records.GAP:g}. If it is smaller: no difference, where the interval lies within ±{records.GAP:g}; "
+    "differs, where it lies outside; above 0 or below 0, where it lies there and only partly within. "
+    "inconclusive: none of these",
     "≈ 0": "what the paper says in words: there is no difference",
     "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
     "behind a gap: one of its models is",

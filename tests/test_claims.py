@@ -164,6 +164,9 @@ def test_rows_are_sums_of_different_cells_of_one_task_that_have_been_run():
         (2.01, 0, 9, "inconclusive"),
         (2.01, -9, 0, "inconclusive"),
         (2.01, -9, -0.01, "opposite sign"),
+        (2.01, -2, 2, "no gap"),
+        (math.inf, -2, 2.01, "inconclusive"),
+        (-math.inf, -0.5, 0, "no gap"),
         (-2.01, -9, -0.01, "same sign"),
         (-math.inf, 0.01, 9, "opposite sign"),
         (math.inf, 0.01, 0.02, "same sign"),
@@ -409,7 +412,7 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
         elif who != rule.SAYS["rivals"] and readings[words] not in ("", "too few seeds", "not run"):
             reading = "better" if words in BETTER else readings[words]
             at = [reading in ("same sign", "no difference"), reading == "better"]
-            at.append(reading in ("differs", "opposite sign"))
+            at.append(reading in ("differs", "opposite sign", "no gap"))
             for name in (f"{who}, all", short):
                 said.setdefault(name, []).append((*at, not any(at)))
     assert {readings[words] for words in BETTER} == {"differs"}

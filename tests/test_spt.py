@@ -526,7 +526,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
     Your runs. | Text, masked | epochs | with it | restores |
     | S4 (1) | 32 + 32 | 71.0 ± 0.5 | 50.0 |
-    Always the commonest symbol restores 25.0 %. A run costs 60 s.
+    Always the commonest symbol restores 25.0 %. A run takes 60 s.
     sinusoidal, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
     found = " ".join(printed.split())
