@@ -606,6 +606,20 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
         assert rows[at : at + len(wanted)] == wanted
 
 
+def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch, capsys):
+    masked = Cell("s4", "masked")
+    lines = [line("text", cell, 0.6, tier="mini") for cell in (masked, masked._replace(init="random"))]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
+    for results, out, flags, shown in (
+        ("", "none", (), False), ("", "none", ("--all-tiers",), True), ("none", "", (), True)
+    ):  # fmt: skip
+        monkeypatch.setattr(records, "RESULTS", tmp_path / results)
+        exp_spt.main(["--report", "--mini", *flags, "--out", str(tmp_path / out)])
+        printed = capsys.readouterr().out
+        assert ("| S4, random (1) " in printed) == shown and "| S4 (1) " in printed
+        assert ("Further rows" in printed) != shown
+
+
 def test_a_report_of_a_search_alone_ends_in_no_traceback(tmp_path, monkeypatch, capsys):
     """Runs at another rate than the table's, and none of the table's own: their accuracy is "other rates"."""
     monkeypatch.setattr(records, "RESULTS", tmp_path / "none")
