@@ -85,7 +85,7 @@ def count_table(pairs):
         f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
         f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
     }
-    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, OPEN: (*UNDECIDED, BAG)}
+    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, "open": (*UNDECIDED, BAG)}
     lines = []
     for name, part in parts.items():
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
@@ -113,8 +113,8 @@ def count(pairs, width):
     )
     after = (
         f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        "opposite sign, or no gap; of a small gap, a difference. Inconclusive: neither, or both models are "
-        "at the bag, which sees no order. Size: ours divided by the paper's, the median. The "
+        "opposite sign, or no gap; of a small gap, a difference. Open: neither, or both models are at the "
+        "bag, which sees no order. Size: ours divided by the paper's, the median. The "
         f"{len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the {len(alike)} "
         f"above {FAR:g} points with the same sign, {bags} have one model at the bag."
     )
@@ -144,7 +144,8 @@ def tally(judged, width):
         f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
         "Otherwise: *opposite sign*, *no gap*, or *differs*. Open: all others, also *both at the bag*. Of "
         f"intervals of 95 % one in twenty misses: of the {read} that are not at the bag, about "
-        f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs."
+        f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs. Rows "
+        "not run or with too few seeds are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
     return table + "\n\n" + textwrap.fill(after, width)

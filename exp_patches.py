@@ -385,7 +385,7 @@ def worth(record):
     text += f", ahead of {ahead or 'none'} of {len(band)} Transformers of LRA's table"
     text += f" ({min(band):.2f} to {max(band):.2f})"
     if records.side(accuracy - 100 * record["chance"], error) == "level":
-        return f"{text}. So it is at chance."
+        return f"{text}. It is level with always the same answer: at chance."
     places = {"ahead": [], "level": [], "behind": []}
     for kernel, value in convolutions_of(record["task"]).items():
         places[side(value)].append(f"K = {kernel} ({value:.2f})")

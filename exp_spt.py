@@ -857,38 +857,32 @@ def print_runs(whose, tier, found, searched, folded):
 
 AHEAD = "Is S4 still ahead after SPT?"
 START = "Does the start of a state space still matter after SPT?"
-SAYS = (
-    'Paper B: SPT brings "dramatic gains"; after it the gaps between Transformers and state spaces are '
-    '"very small", and the structure of a state space is "mostly redundant". Here, in points, the longest '
-    "training of each pair. 18 + 2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
+SAYS = {
+    AHEAD: '"very small gaps between Transformers and state space models"',
+    START: 'structured parameterizations "become mostly redundant"',
+}
+HELPS = (
+    'Does SPT help? Paper B: "dramatic gains". Points over training from scratch, of each model the longest '
+    "training. 18+2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
 )
 
 
 def print_in_short(plain):
-    """A table of the longest trainings, of {task: by_own_rates}: what SPT adds to each model, and what it
-    leaves of each of LEADS."""
+    """A table of what SPT adds to each model in its longest training, of {task: by_own_rates}."""
     ways = [*product(plain, ("masked", "causal"))]
-    parts = {"SPT over scratch": {}, "after SPT": {}, "structured start, after SPT": {}}
-    adds, leaves, starts = parts.values()
-    for model in MODELS:
-        adds[SHORT_NAMES[model]] = [gains_of(plain[task], task, model, way) for task, way in ways]
-    for name, lead in LEADS.items():
-        rows = leaves if lead.question == AHEAD else starts
-        name = name if lead.question == AHEAD else SHORT_NAMES[lead.model]
-        rows[name] = [after(plain[task], task, lead, way) for task, way in ways]
     lines = []
-    for heading, rows in parts.items():
-        cells = [[name, *map(in_short_of, map(tables.longest, gaps))] for name, gaps in rows.items()]
-        lines += tables.under(heading, [row for row in cells if any(row[1:])], width=0)
+    for model in MODELS:
+        gaps = [tables.longest(gains_of(plain[task], task, model, way)) for task, way in ways]
+        if any(gaps):
+            lines.append([SHORT_NAMES[model], *map(with_epochs, gaps)])
     if lines:
-        print(textwrap.fill(SAYS, 80) + "\n")
+        print(textwrap.fill(HELPS, 80) + "\n")
         tables.print_table(["", *(f"{data.TITLES[task]}, {way}" for task, way in ways)], lines)
 
 
-def in_short_of(gap):
-    """ "+13.3° (12 + 4)" of a tables.Gap, its points and epochs; "" of none."""
-    points = tables.signed(records.difference(*gap.groups)[0]) if gap else ""
-    return f"{points}{gap.bag} ({gap.budget})" if gap else ""
+def with_epochs(gap):
+    """ "+13.3 ± 0.7° (12+4)" of a tables.Gap, its points and epochs; "" of none."""
+    return f"{points_of(gap.groups)} ({gap.budget.replace(' ', '')})" if gap else ""
 
 
 # -- what SPT adds
@@ -1161,7 +1155,7 @@ def print_leads(question, by_task):
             rows = [row for task in by_task for row in lines_of_lead(by_task[task], task, lead)]
             lines += tables.under(name, rows, width=23)
     if lines:
-        print(f"{question}\n")
+        print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
         tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
 
 
@@ -1251,8 +1245,9 @@ def print_papers(both, names):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
             print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
-            named = [[r | {"row": by_positions(r["row"])} for r in found] for found in both]
-            tables.print_averages(tasks, *named, {by_positions(row): known for row, known in paper.items()})
+            named = [[r | {"row": by_positions(in_short(r["row"]))} for r in found] for found in both]
+            paper = {by_positions(in_short(row)): known for row, known in paper.items()}
+            tables.print_averages(tasks, *named, paper)
         print(NOTES)
 
 

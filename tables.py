@@ -166,13 +166,14 @@ def mark(*groups):
 
 NUMBERS = (
     "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
-    "row's seeds, by those of all rows of the task, by the size of the test set"
+    "row's seeds, by those of all rows of the task, by the size of the test set. Gaps are of unrounded "
+    "numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
 WORDS = "What the numbers and words mean:"
-FULL, SMALL = "here", "here (mini)"  # rows below the paper's
+FULL, SMALL = "here (full)", "here (mini)"  # rows below the paper's
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -183,8 +184,8 @@ MEANINGS = {  # of words in any report
     "differs, where it lies outside; above 0 or below 0, where it lies there and only partly within. "
     "inconclusive: none of these",
     "≈ 0": "what the paper says in words: there is no difference",
-    "°": f"at the bag: at most {records.GAP:g} points above a bag of symbols (K = 1), which sees no order; "
-    "behind a gap: one of its models is",
+    "°": f"at the bag: at most {records.GAP:g} points (whatever the error) above a bag of symbols, K = 1, "
+    "which sees no order; behind a gap: one of its models is",
     "bag of symbols": "a model that sees which symbols occur, not where: K = 1 of exp_locality.py; without "
     "techniques that of exp_range.py",
     SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
@@ -794,7 +795,7 @@ def print_table(header, lines, notes=()):
     """Without the columns that nothing stands in; footnotes below."""
     lines = [["" if cell == "—" else cell for cell in line] for line in lines]
     header, *lines = columns_in_use(header, lines)
-    print(markdown(header, lines))
+    print(markdown(header, lines) + "\n" * bool(notes))
     for note in notes:
         print(textwrap.fill(note, 80))
     print()

@@ -292,5 +292,7 @@ def test_the_sentence_counts_those_behind():
     assert "ahead of 5 of 11" in (low := exp_patches.worth(record("1x5", "all", 0.43)))
     assert "convolutions it is behind K = 5 (46.63), K = 7" in low and "level" not in low
     chance = exp_patches.worth(record("6x6", "all", 0.105))  # ± 0.6, and one answer for all has 10 %
-    assert chance.endswith("of LRA's table (38.07 to 44.24). So it is at chance.")
+    assert chance.endswith(
+        "of LRA's table (38.07 to 44.24). It is level with always the same answer: at chance."
+    )
     assert exp_patches.worth(record("6x6", "all", 0.5, task="scifar")).endswith("comparable.")

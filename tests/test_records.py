@@ -604,7 +604,7 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     tables, out = reported([], rule[::-1] + ours, leads=leads, floors=floors)
     gaps = tables[FULL]["how far ahead, in points; wide over narrow"]
     assert gaps == {"Text, clip 2, lr 1": ["+20.00 ± 0.68 (1)", "+0.37"]}  # no rates that were tried
-    assert "| wide over narrow | +0.37             |\n|   here           | +10.00 ± 0.70 (1) |\n" in out
+    assert "| wide over narrow | +0.37             |\n|   here (full)    | +10.00 ± 0.70 (1) |\n" in out
     assert "K=31 over K=7" not in out  # no such row
     assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
     assert "The paper's numbers of what has not been run at full size" in out  # ListOps
