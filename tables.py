@@ -395,10 +395,8 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    for bag in map(bag_of, (*here[0], *here[1])) if tier == "mini" else ():
-        if bag and not any(r["row"] == bag[0]["row"] for r in (*here[0], *here[1])):
-            rules = {bag[0]["row"].removesuffix(", s=1"): bag} | rules
-    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in rules.items() if rule]
+    below = (bags_below([*here[0], *here[1]]) if tier == "mini" else {}) | rules
+    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in below.items()]
     print_table(header_of(title, tier), lines, notes)
 
 
@@ -848,6 +846,14 @@ def bag_of(record):
     """This repository's records of the bag of symbols that a mini record is compared with, or []."""
     known = ([r for r in records.published() if bag.items() <= r.items()] for bag in records.bags_of(record))
     return next(filter(None, known), [])
+
+
+def bags_below(found):
+    """{label: records} of the bags of symbols that some mini records are compared with, without those that
+    are rows of the same table."""
+    rows = {r["row"] for r in found}
+    bags = {bag[0]["row"]: bag for bag in map(bag_of, found) if bag}
+    return {row.removesuffix(", s=1"): bag for row, bag in bags.items() if row not in rows}
 
 
 def panels(titles, size=(5, 3.6), columns=4, **how):
