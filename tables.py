@@ -593,6 +593,7 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper):
         if any(line):
             lines.append([name, *line])
             for words, gaps in ((FULL, full.get(name, ())), (SMALL, small.get(name, ()))):
+                gaps = [gap for gap in gaps if (gap.tier, gap.task) not in OTHER_TASK]
                 found = ([gap for gap in gaps if gap.task == task] for task in shown)
                 chosen = map(longest if words == SMALL else by_the_recipe, found)
                 line = [gap.in_points if gap else "" for gap in chosen]

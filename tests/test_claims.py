@@ -345,8 +345,8 @@ def pairs_by_hand():
         for (at, task), labels in itertools.product(enumerate(columns), itertools.combinations(table, 2)):
             places = [place_of(exp, task, label) for label in labels]
             gaps = [table[label][at] if at < len(table[label]) else None for label in labels]
-            if not all(places) or not all(isinstance(gap, float) for gap in gaps):
-                continue
+            if not all(places) or not all(isinstance(gap, float) for gap in gaps) or task == "pathfinder":
+                continue  # mini Pathfinder is an easy level, which no paper has
             if gaps[0] < gaps[1]:
                 gaps, places = gaps[::-1], places[::-1]
             if all(len(accuracies(*place)) == 3 for place in places):

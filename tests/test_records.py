@@ -612,7 +612,7 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     assert papers["K=5"] == ["45.24", "67.10"]
 
 
-def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_papers(reported):
+def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_papers(reported, monkeypatch):
     """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 it is 5.0 ± 3.9; 60 less
     50 is +10, 40 less 50 -10; the paper has +0.37, or says 0, or has no such row. Two seeds are not read, and
     fewer examples are no longer training."""
@@ -646,6 +646,10 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
     papers = next(table for name, table in tables[FULL].items() if papers in table)
     assert [*papers.values()] == [["Text"], *[["+0.37"]] * len(leads)]
     assert out.count("|   here (mini) | +0.0 ± 0.4 |\n") == len(leads)
+    monkeypatch.setattr(
+        tables_module, "OTHER_TASK", {("mini", "text")}
+    )  # as mini Pathfinder: not the paper's task
+    assert "here (mini)" not in reported([], ours, leads=leads)[1]
 
 
 def test_a_bag_of_symbols_stands_below_the_mini_rows_once(reported):
