@@ -646,9 +646,8 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
     papers = next(table for name, table in tables[FULL].items() if papers in table)
     assert [*papers.values()] == [["Text"], *[["+0.37"]] * len(leads)]
     assert out.count("|   here (mini) | +0.0 ± 0.4 |\n") == len(leads)
-    monkeypatch.setattr(
-        tables_module, "OTHER_TASK", {("mini", "text")}
-    )  # as mini Pathfinder: not the paper's task
+    # As mini Pathfinder, which is not the paper's task:
+    monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
     assert "here (mini)" not in reported([], ours, leads=leads)[1]
 
 
