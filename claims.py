@@ -143,7 +143,7 @@ def tally(judged, width):
         "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
         f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
         "Otherwise: *opposite sign*, *no gap*, or *differs*. Open: all others, also *both at the bag*. Of "
-        f"intervals of 95 % one in twenty misses: of the {read} that are not at the bag, about "
+        f"intervals of 95 % one in twenty misses: of the {read} whose models are not both at the bag, about "
         f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs. Rows "
         "not run or with too few seeds are not counted."
     )
@@ -257,8 +257,8 @@ READ = f"""\
     not run          any                  is missing
     (empty)          none                 is not read: nobody predicted one
 
-Nearly all models were still rising when their training ended: docs/claims.md
-says which.
+Of nearly all models validation still gained more than 1 point in the last fifth
+of the training (it may have been higher before): docs/claims.md says of which.
 """
 
 
@@ -316,10 +316,10 @@ and what became of it. Four rows that had been taken out when their results were
   *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
-  They change no reading. *rising*: not trained to its end; validation still gained more than 1 point in
-  the last fifth of the training (of SPT in that with labels). *bag*: at most {GAP:g} points above the bag of
-  symbols, K = 1, which sees no order (that with or without techniques, as the cell). *nothing restored*: the
-  pretraining learnt no more than the commonest symbol.
+  They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
+  training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above the
+  bag of symbols, K = 1, which sees no order (that with or without techniques, as the cell). *nothing
+  restored*: the pretraining learnt no more than the commonest symbol.
 
 Our Image numbers are from a JPEG copy of CIFAR-10. Which row of A's Table 4 is "learned" and which has no
 techniques is our reading: our copy is scrambled. The other reading would turn the sign of one pair below."""

@@ -378,7 +378,8 @@ Texts are read up to {length:,} bytes where a row does not say otherwise.
     presence     which n-grams occur
     counts       the square roots of how often they occur
     bayes        presence, with the weights of Naive Bayes
-    start        a symbol is put in front of every document
+    start        a symbol is put in front of every document; on ListOps the pair
+                 with the next one shows the operation of the root
     lags 0 1 32  a pixel, its right and its lower neighbour; with 33 a square
     words        words, and all runs of at most n of them
     features     how many n-grams occur in training; pixels have 8 grey levels

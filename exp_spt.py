@@ -781,7 +781,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     f"±{records.GAP:g} points; differs, where it lies outside; above 0, where it lies there and "
     "only partly within; else inconclusive",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
-    "scratch": "labels alone; at the mini tier for as many epochs",
+    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts: "
+    "it may be an early one",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "epochs": "18 + 2: of SPT, then of labels",
