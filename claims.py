@@ -317,8 +317,8 @@ and what became of it. Four rows that had been taken out when their results were
   the mark *bag*.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
   They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
-  training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above the
-  bag of symbols, K = 1, which sees no order (that with or without techniques, as the cell). *nothing
+  training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above
+  the bag of symbols, K = 1, which sees no order (that with or without techniques, as the cell). *nothing
   restored*: the pretraining learnt no more than the commonest symbol.
 
 Our Image numbers are from a JPEG copy of CIFAR-10. Which row of A's Table 4 is "learned" and which has no

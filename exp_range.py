@@ -263,8 +263,8 @@ MEANINGS = {
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF, A and B 6 / 3 apart. In exchange others come near: at 64 "
-    "apart, of 256 positions, what was 4 apart stands side by side. 16 apart is mini Image transposed: pixels "
-    "that lay one below the other stand side by side",
+    "apart, of 256 positions, what was 4 apart stands side by side. 16 apart is mini Image transposed: "
+    "pixels that lay one below the other stand side by side",
     "anywhere": "one random order for all examples",
     "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
