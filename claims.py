@@ -76,20 +76,22 @@ def apart(pairs):
     return [pair for pair in pairs if pair.row.expected > GAP]
 
 
+def by_size(pairs):
+    """(those of judged pairs whose gap in the paper is above FAR, between GAP and FAR, at most GAP)"""
+    far = [pair for pair in pairs if pair.row.expected > FAR]
+    near = [pair for pair in apart(pairs) if pair.row.expected <= FAR]
+    return far, near, [pair for pair in pairs if pair.row.expected <= GAP]
+
+
 def count_table(pairs):
     """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading, and how
     large ours are beside the paper's, their median."""
-    wide = apart(pairs)
-    parts = {
-        f"above {FAR:g} points": [pair for pair in wide if pair.row.expected > FAR],
-        f"{GAP:g} to {FAR:g} points": [pair for pair in wide if pair.row.expected <= FAR],
-        f"at most {GAP:g} points": [pair for pair in pairs if pair not in wide],
-    }
+    sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
     kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, "open": (*UNDECIDED, BAG)}
     lines = []
-    for name, part in parts.items():
+    for name, part in zip(sizes, by_size(pairs)):
         counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
-        ratios = [pair.numbers[0] / pair.row.expected for pair in part if pair in wide]
+        ratios = [pair.numbers[0] / pair.row.expected for pair in apart(part)]
         share = f"{100 * statistics.median(ratios):.0f} %" if ratios else ""
         lines.append([name, len(part), *counts, share])
     return tables.markdown(["gap in the paper", "pairs", *kinds, "size"], lines)
@@ -98,18 +100,15 @@ def count_table(pairs):
 def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
-    alike = [pair for pair in pairs if pair.row.expected > FAR and pair.reading == SAME]
+    far, near, small = by_size(pairs)
+    alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
-    far, near = (
-        [pair for pair in apart(pairs) if (pair.row.expected > FAR) == is_far] for is_far in (True, False)
-    )
-    small = [pair for pair in pairs if pair not in apart(pairs)]
-    signs = [sum(pair.reading == SAME for pair in part) for part in (far, near)]
     before = (
-        f"Of {len(far)} gaps that are above {FAR:g} points in the papers {signs[0]} have the same sign here, "
-        f"of {len(near)} between {GAP:g} and {FAR:g} points {signs[1]}; of {len(small)} smaller ones "
-        f"{sum(pair.reading == EQUAL for pair in small)} are as small here. That is of all pairs of rows of "
-        f"a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
+        f"Of {len(far)} gaps that are above {FAR:g} points in the papers {len(alike)} have the same sign "
+        f"here, of {len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)}; of {len(small)} smaller "
+        f"ones {sum(pair.reading == EQUAL for pair in small)} are as small here. That is of all pairs of "
+        f"rows of a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the "
+        "table."
     )
     after = (
         f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "

@@ -317,8 +317,9 @@ def worth(line):
     at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
     sides = [records.side(accuracy - value, math.hypot(error, error)) for value in theirs]
-    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
-    names_of = {side: [f"{sides.count(side)} of {len(theirs)}"] if side in sides else [] for side in words}
+    names_of = {side: [] for side in ("ahead", "level", "behind")}
+    for side in sides:
+        names_of[side] = [f"{sides.count(side)} of {len(theirs)}"]
     first = next(names for names in names_of.values() if names)
     first[0] += f" Transformers of LRA's table (best {max(theirs):.2f})"
     alike = records.side(accuracy - 100 * line["chance"], error) == "level"  # at chance nothing is compared
@@ -328,7 +329,7 @@ def worth(line):
         side = records.side(accuracy - row[at], math.hypot(error, error))
         name = re.sub(r" \(.*\)|convolution, ", "", name)  # the table of networks has it whole
         names_of[side].append(f"{name} ({row[at]:.2f})")
-    return "; ".join(f"{words[side]} {', '.join(names)}" for side, names in names_of.items() if names)
+    return tables.by_side(names_of)
 
 
 def print_top(args, task, cell, path):

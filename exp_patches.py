@@ -386,12 +386,10 @@ def worth(record):
     text += f" ({min(band):.2f} to {max(band):.2f})"
     if records.side(accuracy - 100 * record["chance"], error) == "level":
         return f"{text}. It is level with always the same answer: at chance."
-    places = {"ahead": [], "level": [], "behind": []}
+    names = {}
     for kernel, value in convolutions_of(record["task"]).items():
-        places[side(value)].append(f"K = {kernel} ({value:.2f})")
-    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
-    parts = "; ".join(f"{words[place]} {', '.join(names)}" for place, names in places.items() if names)
-    return f"{text}. Beside paper A's convolutions it is {parts}."
+        names.setdefault(side(value), []).append(f"K = {kernel} ({value:.2f})")
+    return f"{text}. Beside paper A's convolutions it is {tables.by_side(names)}."
 
 
 def transformers(task):

@@ -326,8 +326,8 @@ def in_words(name, tier, cells):
         for verb, some in (("fall", low), ("stay", [row for row in lost if row not in low])):
             some = sorted(some, key=lambda row: records.difference(*lost[row])[0])
             names = [f"{row.label(False)} ({in_points(*lost[row])})" for row in some]
-            where = "to the bag" if verb == "fall" else f"more than {records.GAP:g} points above it"
-            where = where if low else where.replace("it", "the bag")
+            above = f"more than {records.GAP:g} points above {'it' if low else 'the bag'}"
+            where = "to the bag" if verb == "fall" else above
             if names:
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:

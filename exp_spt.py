@@ -817,9 +817,9 @@ def report(args):
                 print(f"### Self-pretraining ({records.TIERS[tier]})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
-            for whose, found in zip(names_of, here):
-                found, ours = [r for r in found if "score" not in r], found is here[1]
-                print_runs(whose, tier, found, args.all_tiers, ours and tier == "mini" and not args.all_tiers)
+            folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
+            for whose, found, fold in zip(names_of, here, folded):
+                print_runs(whose, tier, [r for r in found if "score" not in r], args.all_tiers, fold)
             if tier == "paper":
                 print_papers(both, names)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -841,12 +841,13 @@ def print_runs(whose, tier, found, searched, folded):
         print_in_short(plain)
     for question in (AHEAD, START):
         print_leads(question, cells)
+    shown = {
+        task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
+        for task, rows in plain.items()
+    }
     for task, of_task in by_task.items():
-        main = {arm: columns for arm, columns in plain[task].items() if not is_variant(arm, columns)}
-        print_gains(cells[task], plain[task], main if folded else plain[task], of_task)
-    if folded and any(
-        is_variant(*item) for cells_of_task in plain.values() for item in cells_of_task.items()
-    ):
+        print_gains(cells[task], plain[task], shown[task], of_task)
+    if shown != plain:
         print("Further rows (random starts, parts of the images, neighbours apart): --all-tiers\n")
     for task in cells:
         if searched or not plain[task]:
@@ -883,7 +884,7 @@ def print_in_short(plain):
 
 def with_epochs(gap):
     """ "+13.3 ± 0.7° (12+4)" of a tables.Gap, its points and epochs; "" of none."""
-    return f"{points_of(gap.groups)} ({gap.budget.replace(' ', '')})" if gap else ""
+    return f"{points_of(gap.groups)} ({budget(gap.groups[0][0]).replace(' ', '')})" if gap else ""
 
 
 # -- what SPT adds
@@ -891,7 +892,12 @@ def with_epochs(gap):
 
 def is_variant(arm, columns):
     """Whether a row has more than a model, an objective and its epochs."""
-    return bool(arm.details() or other_changes(next(iter(columns.values()))[0]))
+    return bool(arm.details() or other_changes(first_of(columns)))
+
+
+def first_of(columns):
+    """The first record of a row of cells_of, {objective: records}."""
+    return next(iter(columns.values()))[0]
 
 
 def print_gains(cells, plain, shown, found):
@@ -905,9 +911,11 @@ def print_gains(cells, plain, shown, found):
             header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
             tables.print_table(header, lines)
     if alone := [(arm, group) for arm, group in scratch_alone(plain) if arm in shown]:
-        parts = (f"{in_row([arm.label(), *other_changes(group[0])], [group])}" for arm, group in alone)
-        numbers = (f"{budget(group[0])} epochs: {numbers_of(group)}" for _, group in alone)
-        words = "; ".join(", ".join(both) for both in zip(parts, numbers))
+        labels = [in_row([arm.label(), *other_changes(group[0])], [group]) for arm, group in alone]
+        words = "; ".join(
+            f"{label}, {budget(group[0])} epochs: {numbers_of(group)}"
+            for label, (_, group) in zip(labels, alone)
+        )
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(shown))
@@ -956,7 +964,7 @@ def points_of(pair):
 def scratch_arm(cells, arm):
     """What an arm is compared with: the same model, trained as long on labels alone; None if there is none.
     Table 8 of the paper trains both for one time: there it is the arm with 0 % SPT."""
-    first = next(iter(cells[arm].values()))[0]
+    first = first_of(cells[arm])
     changes = records.in_words({k: v for k, v in first["changes"].items() if k != "lr_pretrain"})
     shares = (None, 0.0) if changes else (0.0 if arm.rest.share else None,)
     twins = (Arm(changes, arm.model, arm.rest._replace(share=share)) for share in shares)
@@ -985,7 +993,7 @@ def gains_of(cells, task, model, way):
 def gap_of(task, group, other, paper=None):
     """The tables.Gap of two cells; paper: what is expected."""
     words = ", ".join(other_changes(group[0]))
-    return tables.Gap(task, words, budget(group[0]), total(group[0]), (group, other), paper)
+    return tables.Gap(task, words, total(group[0]), (group, other), paper)
 
 
 def total(record):
@@ -1013,7 +1021,7 @@ def print_rates(title, cells):
     """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
     lines = []
     for arm, columns in cells.items():
-        first = next(iter(columns.values()))[0]
+        first = first_of(columns)
         label = ", ".join([arm.label(), *other_changes(first)])
         numbers = (accuracy(columns.get(column)) for column in COLUMNS)
         lines += tables.folded([label, budget(first), *numbers], width=16)
@@ -1036,7 +1044,7 @@ def print_beside(cells, task):
 
 def by_own_rates(cells):
     """The cells without those of the mini tier that had another rate than the table's: a search."""
-    first = {arm: next(iter(columns.values()))[0] for arm, columns in cells.items()}
+    first = {arm: first_of(columns) for arm, columns in cells.items()}
     searched = {arm for arm, r in first.items() if r["tier"] == "mini" and RATES_OF & r["changes"].keys()}
     return {arm: columns for arm, columns in cells.items() if arm not in searched}
 
@@ -1239,15 +1247,15 @@ def print_papers(both, names):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(tables.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
-            lines = [[by_positions(in_short(row)), *values] for row, *values in lines if any(values)]
+            lines = [[by_positions(row), *values] for row, *values in lines if any(values)]
             lines += tables.floor_lines(shown, rules)
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():
             paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
             print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
-            named = [[r | {"row": by_positions(in_short(r["row"]))} for r in found] for found in both]
-            paper = {by_positions(in_short(row)): known for row, known in paper.items()}
+            named = [[r | {"row": by_positions(r["row"])} for r in found] for found in both]
+            paper = {by_positions(row): known for row, known in paper.items()}
             tables.print_averages(tasks, *named, paper)
         print(NOTES)
 
@@ -1258,8 +1266,8 @@ def in_short(row):
 
 
 def by_positions(row):
-    """The same with the name that the Transformer has in the other tables."""
-    return row.replace("Transformer, ", f"{SHORT_NAMES['transformer']}, ")
+    """in_short with the name that the Transformer has in the other tables."""
+    return in_short(row).replace("Transformer, ", f"{SHORT_NAMES['transformer']}, ")
 
 
 # ------------------------------------------------------------------------------------------ figures
@@ -1300,19 +1308,16 @@ def plot_small(by_task, path):
     exp_locality's K = 1."""
     colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE, multitask=tables.GREEN)
     places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
-    compared = {}
+    names = {objective: way.words for objective, way in OBJECTIVES.items()}
+    names["multitask"], compared = "both losses at once, all epochs", {}
     for task, cells in by_task.items():
         plain = by_own_rates(cells)
         for arm, columns in plain.items():
             first, scratch = [*columns.values()][-1][0], scratch_of(plain, arm)
             columns = {"none": scratch} | columns if scratch else columns
             if len(columns) > 1 and arm not in {scratch_arm(plain, other) for other in plain if other != arm}:
-                epochs = [
-                    f"{known} epochs"
-                    for known in [budget(first)]
-                    if known and "steps" not in first["changes"]
-                ]
-                words = [arm.label(full=True), *epochs, *other_changes(first)]
+                epochs = "steps" not in first["changes"] and budget(first)
+                words = [arm.label(full=True), *[f"{epochs} epochs"] * bool(epochs), *other_changes(first)]
                 compared.setdefault(task, {})[",\n".join(words)] = columns
     if not compared:
         return
@@ -1322,15 +1327,11 @@ def plot_small(by_task, path):
         for y, columns in enumerate(reversed(rows.values())):
             for objective, group in columns.items():
                 x, error = (100 * value for value in records.mean_and_error(group))
-                words = (
-                    "both losses at once, all epochs"
-                    if objective == "multitask"
-                    else OBJECTIVES[objective].words
+                style = dict(
+                    fmt="o", markersize=5, color=colours[objective], capsize=2, label=names[objective]
                 )
-                style = dict(fmt="o", markersize=5, color=colours[objective], capsize=2, label=words)
                 axis.errorbar(x, y - places[objective], xerr=error, **style)
-        first, *_ = next(iter(next(iter(rows.values())).values()))
-        if bag := tables.bag_of(first):
+        if bag := tables.bag_of(first_of(next(iter(rows.values())))):
             look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_range.py's recipe)"}
             axis.axvline(100 * records.mean_and_error(bag)[0], **look)
         axis.set(xlabel="test accuracy (%)", ylim=(-0.6, len(rows) - 0.4))

@@ -223,7 +223,7 @@ class Judged(NamedTuple):
     @property
     def better(self):
         """Whether it differs on the side of a one-sided sentence, see Heading."""
-        side = {"+": 1, "-": -1}.get(getattr(self.row.heading, "side", ""), 0)
+        side = {"+": 1, "-": -1}.get(self.row.heading.side, 0)
         return self.reading == DIFFERS and side * self.numbers[0] > 0
 
 

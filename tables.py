@@ -240,7 +240,7 @@ def report(
     exp, chosen = records.experiment(script), args.task and "all" not in args.task and args.task
     if args.against:
         return compare(args, exp, titles)
-    known = records.yours_and_ours(args.out)
+    known, leads = records.yours_and_ours(args.out), leads or {}
     both = [records.rows_of(found, exp, also or {}) for found in known]
     both = [[r for r in found if not (apart and apart(r))] for found in both]
     shown = [task for task in tasks if not chosen or task in chosen]
@@ -260,11 +260,11 @@ def report(
             if full and not ran:
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
-            gaps = gaps_of(leads or {}, yours or ours, tasks, paper)
+            gaps = gaps_of(leads, yours or ours, tasks, paper)
             if full:
                 small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
-                small = gaps_of(leads or {}, small[0] or small[1], tasks, paper) if args.report else {}
-                print_paper_gaps(leads or {}, gaps, small, shown, short or titles, tasks, paper)
+                small = gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
+                print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
                 gaps = {
                     name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
                 }
@@ -474,7 +474,6 @@ class Gap(NamedTuple):
 
     task: str
     words: str  # what was changed in the table's recipe
-    budget: str  # the training in words, changed or not
     epochs: int  # how long it was
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
@@ -542,7 +541,7 @@ def gaps_of(leads, found, tasks, paper):
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
                 gap = said if isinstance(said, float) else paper_gap(said or pair, beside, tasks, task)
-                gaps[name].append(Gap(task, words, words or f"{epochs} epochs", epochs, groups, gap))
+                gaps[name].append(Gap(task, words, epochs, groups, gap))
     return gaps
 
 
@@ -570,6 +569,12 @@ def print_leads(gaps, titles):
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)
+
+
+def by_side(names):
+    """ "ahead of A, B; level with C", of {"ahead", "level" or "behind", see records.side: [names]}."""
+    words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
+    return "; ".join(f"{words[side]} {', '.join(names[side])}" for side in words if names.get(side))
 
 
 def listed(words):
@@ -690,21 +695,25 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
     table has it}; inputs: how the models read an input, in words, if not as data.INPUTS says; more: further
     sentences; named: labels as text."""
     usual, others = {}, {label: [] for label in rows}
-    for row, text in RECIPE.items():
+
+    def said(row, value):
+        return RECIPE[row].format(records.TECHNIQUES.get(value, value))
+
+    for row in RECIPE:
         of_row = {label: recipe[row] for label, recipe in rows.items() if recipe.get(row)}
         if of_row:
             usual[row] = statistics.mode(of_row.values())
         for label, value in of_row.items():
             if value != usual[row]:
-                others[label].append(text.format(records.TECHNIQUES.get(value, value)))
+                others[label].append(said(row, value))
     if not usual:
         return
-    parts = [RECIPE[row].format(records.TECHNIQUES.get(value, value)) for row, value in usual.items()]
+    parts = [said(row, value) for row, value in usual.items()]
     tier, task = found[0]["tier"], found[0]["task"]
     full = data.SHAPES.get(task, {}).get("max_length")
-    longest = {"mini": data.MINI_LENGTHS.get(task), "paper": full}.get(tier)
-    if longest:  # a task of one's own is not in data.py
-        parts.append(f"inputs of at most {longest:,} {UNITS.get(task, 'pixels')}")
+    length = {"mini": data.MINI_LENGTHS.get(task), "paper": full}.get(tier)
+    if length:  # a task of one's own is not in data.py
+        parts.append(f"inputs of at most {length:,} {UNITS.get(task, 'pixels')}")
     parts += filter(None, [inputs or data.INPUTS.get(task)])
     words = f"Recipe, {title}: {', '.join(parts)}."
     if any(r["data"].get("official") is False for r in found):
