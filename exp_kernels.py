@@ -416,17 +416,15 @@ def plot(panels, heading, row, path):
 
 
 MEANINGS = {
-    "≈ 0": 'A, Section 1: "the restrictions on the kernel […] are not necessary when enriching the data or '
-    'training process with proper strategies"',
+    "≈ 0": 'A in words: restrictions on the kernel "are not necessary"',
     "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); others are its own runs",
     "Mamba-2 (Yu and Erichson)": "arXiv 2505.09022, which does not state the recipe; not in A's table",
-    "decay-none": "linear attention that forgets nothing; like all rows without a paper's number not in A's "
-    "table",
+    "decay-none": "linear attention that forgets nothing",
     "decay-fixed": "linear attention that forgets by one learned number a head",
-    "decay-rotary": "the same, and its states rotate by learned angles",
-    "decay-selective": "linear attention that forgets by a number which the input chooses",
+    "decay-rotary": "decay-fixed, and its states rotate by learned angles",
+    "decay-selective": "decay-fixed, but the input chooses the number",
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
-    "Mamba-2's block": "as decay-selective, with a short convolution, a gate and twice the width",
+    "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
     "gMLP": "a block with a gate, whose kernel is 2 L + 1 free numbers",
     "free taps": "S4's block with a kernel of free numbers",
     "S4D, S5, LRU": "state space with a diagonal matrix",

@@ -373,9 +373,9 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 MEANING = """\
 These are this repository's runs, or yours of cells that you have run. A
 logistic regression reads the n-grams; its penalty is chosen by validation.
-Texts are read up to {length:,} bytes where a row does not say otherwise.
+Texts are read up to {length:,} bytes where a row does not say otherwise. The
+numbers are test accuracies in %, the errors standard errors by the test's size.
 
-    test ± s.e.  accuracy in %, and its standard error by the size of the test
     presence     which n-grams occur
     counts       the square roots of how often they occur
     bayes        presence, with the weights of Naive Bayes
@@ -384,7 +384,6 @@ Texts are read up to {length:,} bytes where a row does not say otherwise.
     lags 0 1 32  a pixel, its right and its lower neighbour; with 33 a square
     words        words, and all runs of at most n of them
     features     how many n-grams occur in training; pixels have 8 grey levels
-    core s       CPU seconds
 """
 
 
@@ -430,19 +429,42 @@ def kind_of(cell):
 
 
 def print_task(group):
-    """The table of one kind of features of one task."""
-    rows, (first, *_) = [], group
-    for r in group:
-        mean, error = records.mean_and_error([r])
-        numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}"]
-        row = r["row"].removeprefix("words, ")
-        rows.append([row, *numbers, f"{r['features']:,}", f"{r['cpu_seconds']:.0f}"])
-    words = data.title_of(first), records.in_words(first["changes"]), kind_of(first["cell"])
+    """The test accuracies of one kind of features of one task: a row a feature, a column the weights; where
+    that is not n alone, a column an n."""
+    (first, *_), kind = group, kind_of(group[0]["cell"])
+    cells = {place_of(r, wide=kind in ("", "words")): r for r in group}
+    rows, columns = (sorted(set(names), key=in_order) for names in zip(*cells))
+    accuracies = {place: f"{100 * records.mean_and_error([r])[0]:.2f}" for place, r in cells.items()}
+    lines = [[row, *(accuracies.get((row, column), "") for column in columns)] for row in rows]
+    features = {(row, f"{r['features']:,}") for (row, _), r in cells.items()}
+    if len(features) == len(rows):  # alike in all columns
+        lines, columns = [[*line, dict(features)[line[0]]] for line in lines], [*columns, "features"]
+    words = data.title_of(first), records.in_words(first["changes"]), kind
     heading = f"{', '.join(filter(None, words))}; majority class (test) {100 * first['chance']:.1f}:"
     print(textwrap.fill(heading, 80) + "\n")
-    tables.show(["", "test ± s.e.", "val %", "features", "core s"], rows)
+    tables.show(["", *columns], lines)
+    errors = [100 * records.mean_and_error([r])[1] for r in group]
+    costs = [r["cpu_seconds"] for r in group]
+    print(f"Errors: {ends(errors, '.2f')}. A number takes {ends(costs, ',.0f')} seconds of one core.\n")
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
+
+
+def place_of(record, wide):
+    """("n=2", "counts, start"): the row and the column of a record; ("gap 2", "n=2, counts") if not wide."""
+    cell, words = record["cell"], record["row"].removeprefix("words, ").split(", ")
+    column = words[: 0 if wide else 1] + [word for word in words if word in (cell["weights"], "start")]
+    return ", ".join(word for word in words if word not in column), ", ".join(column)
+
+
+def in_order(name):
+    """A key to sort by: weights as in WEIGHTS, all else naturally."""
+    return [WEIGHTS.index(word) for word in name.split(", ") if word in WEIGHTS], tables.naturally(name)
+
+
+def ends(values, form):
+    """ "0.18 to 0.31": the least and the greatest of some values."""
+    return " to ".join(dict.fromkeys(format(end, form) for end in (min(values), max(values))))
 
 
 def best_of(group):
@@ -451,7 +473,8 @@ def best_of(group):
     for unit in sorted(units):
         best = max(units[unit], key=lambda r: r["val_acc"])
         title = data.TITLES[best["task"]] + ", of words" * (unit == "word")
-        yield f"{title}: {best['row']} has {100 * best['test_acc']:.1f}; {worth(best)}."
+        accuracies = f"{100 * best['test_acc']:.1f} (validation {100 * best['val_acc']:.1f})"
+        yield f"{title}: {best['row']} has {accuracies}; {worth(best)}."
 
 
 def drawn(found, x, by, least=1, step=0.0):

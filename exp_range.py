@@ -259,12 +259,11 @@ NUMBERS = "standard error. All is of test accuracies in %, the mean of 3 seeds, 
 MEANINGS = {
     "no techniques": tables.MEANINGS["no techniques"],
     "Transformer": "with rotary positions, that of exp_multitask.py",
-    "bag": "K = 1, a bag of symbols: the model knows which symbols occur, not where",
+    "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
-    "positions: with 3 it reads ABCDEF as ADBECF, A and B 6 / 3 apart. In exchange others come near: at 64 "
-    "apart, of 256 positions, what was 4 apart stands side by side. 16 apart is mini Image transposed: "
-    "pixels that lay one below the other stand side by side",
+    "positions: with 3 it reads ABCDEF as ADBECF. Others come near: at 64 apart, of 256, what was 4 apart "
+    "stands side by side. 16 apart is mini Image transposed",
     "anywhere": "one random order for all examples",
     "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
@@ -306,9 +305,10 @@ def print_not_run(ours):
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
+    print("The mini tier has been run. What each model loses there, or gains:\n")
     for (name, tier), cells in ours.items():
         if tier == "mini":
-            tables.print_list(f"{data.TITLES[name]} at the mini tier, {SHORT}:", in_words(name, tier, cells))
+            print_losses(name, tier, cells)
 
 
 def in_words(name, tier, cells):

@@ -777,9 +777,7 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "reading": "of a gap after SPT, beside B's words: no difference, where our 95 % interval lies within "
-    f"±{records.GAP:g} points; differs, where it lies outside; above 0, where it lies there and "
-    "only partly within; else inconclusive",
+    "reading": "what our 95 % interval says of a gap after SPT, which is ≈ 0 by B's words",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts: "
     "it may be an early one",

@@ -25,6 +25,7 @@ import common
 import data
 import records
 from machine import UserError
+from records import ABOVE, BELOW, DIFFERS, EQUAL, GAP, NO_GAP, OPEN, OPPOSITE, SAME
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -166,32 +167,34 @@ def mark(*groups):
 
 NUMBERS = (
     "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
-    "row's seeds, by those of all rows of the task, by the size of the test set. Gaps are of unrounded "
-    "numbers"
+    "row's seeds, by those of all rows of the task, by the test set's size. Gaps are of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
 WORDS = "What the numbers and words mean:"
 FULL, SMALL = "here (full)", "here (mini)"  # rows below the paper's
+BEYOND = "not in the paper's table"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
-    "reading": f"what our interval says. If the paper's gap is above {records.GAP:g} points: same sign or "
-    "opposite sign, where the interval lies on one side of 0; no gap, where it has 0 inside and lies within "
-    f"±{records.GAP:g}. If it is smaller: no difference, where the interval lies within ±{records.GAP:g}; "
-    "differs, where it lies outside; above 0 or below 0, where it lies there and only partly within. "
-    "inconclusive: none of these",
+    "reading": "what our 95 % interval says, beside the paper's gap",
+    SAME: f"of a gap above {GAP:g} points: ours is on its side of 0",
+    OPPOSITE: f"of a gap above {GAP:g} points: ours is on the other side of 0",
+    NO_GAP: f"of a gap above {GAP:g} points: ours is around 0, within ±{GAP:g}",
+    EQUAL: f"of a gap up to {GAP:g} points: ours is within ±{GAP:g}",
+    DIFFERS: f"of a gap up to {GAP:g} points: ours is outside of ±{GAP:g}",
+    f"{ABOVE}, {BELOW}": f"of a gap up to {GAP:g} points: ours is partly within ±{GAP:g}",
+    OPEN: "none of these",
     "≈ 0": "what the paper says in words: there is no difference",
-    "°": f"at the bag: at most {records.GAP:g} points (whatever the error) above a bag of symbols, K = 1, "
-    "which sees no order; behind a gap: one of its models is",
-    "bag of symbols": "a model that sees which symbols occur, not where: K = 1 of exp_locality.py; without "
-    "techniques that of exp_range.py",
+    "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = 1); "
+    "behind a gap: one of its models is",
+    "bag of symbols": "the model sees which symbols occur, not where",
     SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
-    "no network": "linear models of 6-grams (Text), of 6 x 6 patches (Image, Pathfinder): floors.py",
-    "rule by hand": "it solves arguments of at most 16 symbols, and guesses longer ones (exp_listops.py); "
-    "sums guessed: a sum at the root, too",
+    "no network": "linear models of 6-grams, or of 6 x 6 patches: floors.py",
+    "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
+    "sums guessed": "a sum at the root is guessed, too: exp_listops.py",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -243,6 +246,7 @@ def report(
     known, leads = records.yours_and_ours(args.out), leads or {}
     both = [records.rows_of(found, exp, also or {}) for found in known]
     both = [[r for r in found if not (apart and apart(r))] for found in both]
+    both = without_guests(both, exp)
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     ran_at = [{r["tier"] for r in found} for found in both]
@@ -284,6 +288,13 @@ def report(
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
+
+
+def without_guests(both, exp):
+    """Your records and ours without the mini ones of other scripts on tasks that this script has not run:
+    alone they compare nothing that its table asks for."""
+    own = {r["task"] for found in both for r in found if r["tier"] == "mini" and r["exp"] == exp}
+    return [[r for r in found if r["tier"] != "mini" or r["task"] in own] for found in both]
 
 
 def print_first(script, flags):
@@ -389,7 +400,13 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
     lines, notes = lines_of(*here, paper, at, bare)
     if not lines:
         return
-    lines += baseline_rows([*here[0], *here[1]])
+    bags = [line for line in lines if "bag of symbols" in line[0]]
+    if paper:
+        of_paper = [line for line in lines if of_table(line[0], paper)]
+        lines = of_paper + under(BEYOND, [line for line in lines if line not in of_paper + bags])
+    else:
+        lines = [line for line in lines if line not in bags]
+    lines += baseline_rows([*here[0], *here[1]]) + bags
     last = [r for r in (*here[0], *here[1]) if bare and "test_acc_last" in r]
     if last:
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
@@ -675,11 +692,20 @@ def lines_of(yours, ours, paper, at, bare=()):
 def table_order(record, paper):
     """A key to sort by: rows of the paper's table in its order, beside each its twin with or without
     techniques, then others by model and cell."""
-    rows, without = list(paper), ", no techniques"
-    row = record["row"]
-    twin = row.removesuffix(without) if row.endswith(without) else row + without
+    rows, row, twin = list(paper), record["row"], twin_of(record["row"])
     at = rows.index(row) if row in paper else rows.index(twin) + 0.5 if twin in paper else len(rows)
     return at, naturally(record["model"]), naturally(json.dumps(record["cell"], sort_keys=True))
+
+
+def twin_of(row):
+    """The row without techniques of one with them, and the other way round."""
+    without = ", no techniques"
+    return row.removesuffix(without) if row.endswith(without) else row + without
+
+
+def of_table(row, paper):
+    """Whether the paper's table has a row or its twin_of."""
+    return row in paper or twin_of(row) in paper
 
 
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
@@ -863,7 +889,7 @@ def bags_below(found):
     are rows of the same table."""
     rows = {r["row"] for r in found}
     bags = {bag[0]["row"]: bag for bag in map(bag_of, found) if bag}
-    return {row.removesuffix(", s=1"): bag for row, bag in bags.items() if row not in rows}
+    return {row.removesuffix(", s=1"): bag for row, bag in sorted(bags.items()) if row not in rows}
 
 
 def panels(titles, size=(5, 3.6), columns=4, **how):
