@@ -1,6 +1,7 @@
 """What do small runs say about the papers? The rows of claims.tsv, judged by one rule from the mini tier.
 
-    python claims.py              judges the records in results/
+    python claims.py              judges the records in results/: how often did it come as said?
+    python claims.py --rows       every row, too
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
     python claims.py --write      writes docs/claims.md, docs/results.md and the figures of results/
 
@@ -110,14 +111,23 @@ def count(pairs, width):
         f"rows of a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the "
         "table."
     )
+    kinds = [
+        f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
+        f"otherwise: the opposite sign, or no gap; of a gap up to {GAP:g} points, a difference",
+        "open: not decided, or both models are at the bag, which sees no order",
+        "size: our gap divided by the paper's, the median",
+    ]
     after = (
-        f"As there: the same sign; of a gap of at most {GAP:g} points, no difference. Otherwise: the "
-        "opposite sign, or no gap; of a small gap, a difference. Open: neither, or both models are at the "
-        "bag, which sees no order. Size: ours divided by the paper's, the median. The "
-        f"{len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the {len(alike)} "
-        f"above {FAR:g} points with the same sign, {bags} have one model at the bag."
+        f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
+        f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag."
     )
-    return "\n\n".join([textwrap.fill(before, width), count_table(pairs), textwrap.fill(after, width)])
+    before, after = (textwrap.fill(words, width) for words in (before, after))
+    return "\n\n".join([before, count_table(pairs), bullets(kinds, width), after])
+
+
+def bullets(lines, width):
+    """A list of lines as text."""
+    return "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
 
 
 def tally(judged, width):
@@ -138,16 +148,19 @@ def tally(judged, width):
         lines += [counts(f"  {short}", found) for short, found in sentences.items()]
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
+    kinds = [
+        "as said: *same sign*, whatever the size, or *no difference*",
+        f"better: *differs*, and the sentence gains by it ({'; '.join(better)})",
+        "otherwise: *opposite sign*, *no gap*, or *differs*",
+        "open: all others, also *both at the bag*",
+    ]
     after = (
-        "How many rows of each sentence. As said: *same sign*, whatever the size, or *no difference*. "
-        f"Better: *differs*, and the sentence gains by it ({'; '.join(better)}). "
-        "Otherwise: *opposite sign*, *no gap*, or *differs*. Open: all others, also *both at the bag*. Of "
-        f"intervals of 95 % one in twenty misses: of the {read} whose models are not both at the bag, about "
-        f"{read / 20:.0f}. Nothing is corrected for that. Many rows share runs. Rows "
-        "not run or with too few seeds are not counted."
+        "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
+        f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
+        "Nothing is corrected for that. Many rows share runs."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    return table + "\n\n" + textwrap.fill(after, width)
+    return "\n\n".join([table, bullets(kinds, width), textwrap.fill(after, width)])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -261,16 +274,18 @@ of the training (it may have been higher before): docs/claims.md says of which.
 """
 
 
-def show_all(judged, pairs, everything=True):
-    """Print what the pairs say, how often the papers' and our sentences came, and rows below their headings:
-    everything, or those of the papers."""
+def show_summary(judged, pairs):
+    """Print what the pairs say, and how often the papers' and our sentences came."""
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
     print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
+
+
+def show_rows(judged):
+    """Print every row below its heading, and what its words mean."""
     print("Every row, in points:\n")
     print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
-    shown = [one for one in judged if everything or one.row.heading.who in ("A", "B")]
-    for said, group in records.grouped(shown, lambda one: one.row.heading).items():
+    for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
         for one in group:
             show(one)
@@ -401,6 +416,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
+    parser.add_argument("--rows", action="store_true", help="print every row, not their sums alone")
     parser.add_argument(
         "--write", action="store_true", help="write the two pages and the figures that need no model"
     )
@@ -413,10 +429,12 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        show_all([one for one in judged if one.seeds or not args.out], pairs, everything=bool(args.out))
-        if not args.out:
-            print("Our guesses, controls and exploratory rows: docs/claims.md. These are this")
-            print("repository's runs. For yours: python claims.py --out runs")
+        show_summary(judged, pairs)
+        if args.rows or args.out:
+            show_rows([one for one in judged if one.seeds or not args.out])
+        else:
+            print("Every row, and what its words mean: python claims.py --rows")
+            print("Of your runs: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")

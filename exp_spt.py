@@ -779,14 +779,13 @@ NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies o
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "reading": "what our 95 % interval says of a gap after SPT, which is ≈ 0 by B's words",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
-    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts: "
-    "it may be an early one",
+    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
     "epochs": "18 + 2: of SPT, then of labels",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "B:": "paper B, at full size. In its gaps S4 is from scratch: after SPT it is not legible in our copy. "
-    "SPT is causal for its sinusoidal Transformer, masked for its rotary one",
+    "paper B": "at full size; SPT is causal for its sinusoidal Transformer, masked for its rotary one; S4 is "
+    "always from scratch: after SPT it is not legible in our copy",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
     "1 %, 10 %": "of the training images",
@@ -838,7 +837,7 @@ def print_runs(whose, tier, found, searched, folded):
     if tier == "mini":
         print_in_short(plain)
     for question in (AHEAD, START):
-        print_leads(question, cells)
+        print_leads(question, cells, folded, tier)
     shown = {
         task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
         for task, rows in plain.items()
@@ -846,7 +845,7 @@ def print_runs(whose, tier, found, searched, folded):
     for task, of_task in by_task.items():
         print_gains(cells[task], plain[task], shown[task], of_task)
     if shown != plain:
-        print("Further rows (random starts, parts of the images, neighbours apart): --all-tiers\n")
+        print("Further rows, of other starts, fewer images, other orders: --all-tiers\n")
     for task in cells:
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
@@ -862,8 +861,9 @@ SAYS = {
     START: 'structured parameterizations "become mostly redundant"',
 }
 HELPS = (
-    'Does SPT help? Paper B: "dramatic gains". Points over training from scratch, of each model the longest '
-    "training. 18+2: 18 epochs of SPT, 2 of labels; from scratch labels get all 20."
+    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Points over training from '
+    "scratch, of each model the longest training. 18+2: 18 epochs of SPT, 2 of labels; from scratch labels "
+    "get all 20."
 )
 
 
@@ -876,8 +876,14 @@ def print_in_short(plain):
         if any(gaps):
             lines.append([SHORT_NAMES[model], *map(with_epochs, gaps)])
     if lines:
-        print(textwrap.fill(HELPS, 80) + "\n")
+        print(textwrap.fill(HELPS.format(gaps=" and ".join(printed_gains(plain))), 80) + "\n")
         tables.print_table(["", *(f"{data.TITLES[task]}, {way}" for task, way in ways)], lines)
+
+
+def printed_gains(names):
+    """ "+33.56 on Image": what paper B prints of its causal SPT over scratch, of each of some tasks."""
+    gains = ((paper_lead(PAPER_LEADS["sinusoidal: SPT over scratch"], name), name) for name in names)
+    return [f"{gain} on {data.TITLES[name]}" for gain, name in gains if gain]
 
 
 def with_epochs(gap):
@@ -899,15 +905,16 @@ def first_of(columns):
 
 
 def print_gains(cells, plain, shown, found):
-    """The tables of one task, of cells_of and by_own_rates of its records: one for each objective, a row a
-    model from scratch and with it; the recipe; at full size ours beside the paper's. shown: the rows of
-    `plain` to print."""
+    """The table of one task, of cells_of and by_own_rates of its records: a row a model, from scratch and
+    with an objective; the recipe; at full size ours beside the paper's. shown: the rows of `plain` to
+    print."""
     task, title = found[0]["task"], data.TITLES[found[0]["task"]]
+    lines = []
     for way in ("masked", "causal", "multitask"):
-        lines = [line for arm in shown if way in shown[arm] for line in lines_of_gain(plain, task, arm, way)]
-        if lines:
-            header = [f"{title}, {COLUMNS[way]}", "epochs", "scratch", "with it", "it adds", "restores"]
-            tables.print_table(header, lines)
+        rows = [row for arm in shown if way in shown[arm] for row in lines_of_gain(plain, arm, way)]
+        lines += tables.under(COLUMNS[way], rows, width=16)
+    if lines:
+        tables.print_table([title, "epochs", "scratch", "with it", "it adds", "restores"], lines)
     if alone := [(arm, group) for arm, group in scratch_alone(plain) if arm in shown]:
         labels = [in_row([arm.label(), *other_changes(group[0])], [group]) for arm, group in alone]
         words = "; ".join(
@@ -920,25 +927,17 @@ def print_gains(cells, plain, shown, found):
     rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
     rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    tables.print_recipe(title, rows, found, inputs, about_runs(found) + words, by_arm)
+    words = about_runs(found) + best_epochs(shown, plain) + words
+    tables.print_recipe(title, rows, found, inputs, words, by_arm)
     print_beside(cells, task)
 
 
-def lines_of_gain(cells, task, arm, way):
-    """A row of a model with one objective, at the mini tier with paper B's below it."""
+def lines_of_gain(cells, arm, way):
+    """A row of a model with one objective."""
     group, scratch = cells[arm][way], scratch_of(cells, arm)
-    pair = [of for of in (group, scratch) if of]
-    label = in_row([arm.label(), *other_changes(group[0])], pair)
+    label = in_row([arm.label(), *other_changes(group[0])], [of for of in (group, scratch) if of])
     numbers = [numbers_of(scratch), numbers_of(group), points_of((group, scratch)), restored(group)]
-    lines = tables.folded([label, budget(group[0]), *numbers], width=14)
-    rows = [Cell(arm.model, objective, arm.rest.init).row() for objective in (way, "none")]
-    printed = [tables.paper_number(PAPER, row, TASKS, task) for row in rows]
-    plain = arm == Arm("", arm.model, Cell(arm.model, "none", arm.rest.init))
-    if group[0]["tier"] == "mini" and plain and isinstance(printed[0], float):
-        theirs = [f"{value:.2f}" if isinstance(value, float) else "" for value in printed]
-        gap = tables.gap_in_words(tables.paper_gap(rows, PAPER, TASKS, task))
-        lines.append([f"B: {arm.label()}", "", *reversed(theirs), gap, ""])
-    return lines
+    return tables.folded([label, budget(group[0]), *numbers], width=14)
 
 
 def in_row(words, groups):
@@ -1059,6 +1058,20 @@ def about_runs(found):
     return words * bool(alone) + f" A run takes {' to '.join(ends)}."
 
 
+def best_epochs(shown, cells):
+    """A sentence: when did each model of some rows validate best from scratch, in its longest training?"""
+    longest = {}
+    for scratch in filter(None, (scratch_of(cells, arm) for arm in shown)):
+        known = longest.setdefault(scratch[0]["model"], scratch)
+        longest[scratch[0]["model"]] = max(known, scratch, key=lambda group: total(group[0]))
+    words = [
+        f"{SHORT_NAMES[model]} {', '.join(str(r['best_epoch']) for r in group)} of {total(group[0])}"
+        for model, group in longest.items()
+        if all("best_epoch" in r for r in group)
+    ]
+    return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
+
+
 def both_halves(record):
     """The rows of a record's training, its epochs with those of the pretraining."""
     train, before = record["hp"].get("train", {}), record["hp"].get("pretrain")
@@ -1154,23 +1167,28 @@ def after(cells, task, lead, way):
     ]
 
 
-def print_leads(question, by_task):
-    """A table of the LEADS of one question: a row a training, from scratch and after SPT."""
-    lines = []
+def print_leads(question, by_task, folded, tier):
+    """A table of the LEADS of one question: a row a training, from scratch and after SPT; at the mini tier
+    paper B's gaps below. folded: without the variants of rows."""
+    lines, theirs = [], []
     for name, lead in LEADS.items():
         if lead.question == question:
-            rows = [row for task in by_task for row in lines_of_lead(by_task[task], task, lead)]
+            rows = [row for task in by_task for row in lines_of_lead(by_task[task], task, lead, folded)]
             lines += tables.under(name, rows, width=23)
+            ran = [task for task in by_task if any(leads_of(by_task[task], lead.model, lead.twin))]
+            theirs += [row for task in ran for row in paper_leads(name, lead, task)]
     if lines:
+        lines += tables.under("paper B, S4 over", theirs if tier == "mini" else [])
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
         tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
 
 
-def lines_of_lead(cells, task, lead):
-    """The rows of a lead on one task, first paper B's. Of rates that were tried only those with more seeds
-    than the table's own."""
+def lines_of_lead(cells, task, lead, folded):
+    """The rows of a lead on one task. Of rates that were tried only those with more seeds than the table's
+    own."""
     title = data.TITLES[task]
     found = {pair[:2]: pair[2:] for pair in leads_of(cells, lead.model, lead.twin)}
+    found = {key: pair for key, pair in found.items() if not (folded and key[0].details())}
     kept = {key: pair for key, pair in found.items() if key[1] in ("masked", "causal")}
     kept = {key: pair for key, pair in kept.items() if not was_a_search(found, *key)}
     scratch = {key: (scratch_arm(cells, key[0]), "none") for key in kept}
@@ -1183,11 +1201,15 @@ def lines_of_lead(cells, task, lead):
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
         reading = gap_of(task, *pair, 0.0).reading if pair else ""
         lines += tables.folded([label, budget(first), *map(points_of, (before, pair)), reading], width=21)
-    theirs = [paper_lead(lead.paper[way], task) if way in lead.paper else "" for way in COLUMNS]
-    if lines and any(theirs):
-        way = next((COLUMNS[way] for way in ("masked", "causal") if way in lead.paper), "")
-        lines.insert(0, [f"B: {title}, {way}", "", theirs[0], theirs[1] or theirs[2], ""])
     return lines
+
+
+def paper_leads(name, lead, task):
+    """A row of what paper B's tables have of a lead on one task: from scratch, and after its SPT; or none."""
+    theirs = {way: paper_lead(pair, task) for way, pair in lead.paper.items()}
+    after = theirs.get("masked") or theirs.get("causal")
+    words = f"{name.removeprefix('S4 over ')}, {data.TITLES[task]}"
+    return [[words, "", theirs.get("none", ""), after, ""]] if after else []
 
 
 def was_a_search(found, arm, way):

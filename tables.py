@@ -188,8 +188,8 @@ MEANINGS = {  # of words in any report
     f"{ABOVE}, {BELOW}": f"of a gap up to {GAP:g} points: ours is partly within ±{GAP:g}",
     OPEN: "none of these",
     "≈ 0": "what the paper says in words: there is no difference",
-    "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = 1); "
-    "behind a gap: one of its models is",
+    "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
+    "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
     SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
     "no network": "linear models of 6-grams, or of 6 x 6 patches: floors.py",

@@ -516,15 +516,17 @@ def test_report(tmp_path, monkeypatch, capsys):
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Image, masked | epochs | scratch | with it | it adds | restores |
+    wanted = """Image | epochs | scratch | with it | it adds | restores |
+    | masked: | | | | | |
     | 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
-    | Image, causal | epochs | with it | restores |
-    | sinusoidal (1) | 50 + 200 | 50.0 ± 0.5 | 50.0 |
+    | causal: | | | | | |
+    | sinusoidal (1) | 50 + 200 | | 50.0 ± 0.5 | | 50.0 |
     sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
     | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 |
     | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
-    Your runs. | Text, masked | epochs | with it | restores |
+    Your runs. | Text | epochs | with it | restores |
+    | masked: | | | |
     | S4 (1) | 32 + 32 | 71.0 ± 0.5 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run takes 60 s.
     sinusoidal, causal SPT | 50.00 | 81.81
@@ -564,8 +566,9 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             [["sinusoidal", "-10.0 ± 0.4 (2+2)"], ["S4", "+20.0 ± 0.4 (6+2)"]],
         ),
         (
-            ["Text, masked", "epochs", "scratch", "with it", "it adds", "restores"],
+            ["Text", "epochs", "scratch", "with it", "it adds", "restores"],
             [
+                ["masked:", "", "", "", "", ""],
                 ["sinusoidal", "2 + 2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
                 ["S4", "2 + 2", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
                 ["S4", "6 + 2", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
@@ -577,8 +580,9 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ["points ahead", "epochs", "scratch", "after SPT", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
-                ["B: Text, causal", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
                 ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
+                ["paper B, S4 over:", "", "", "", ""],
+                ["sinusoidal, Text", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
             ],
         ),
         (
@@ -598,8 +602,9 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
 
 
 def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch, capsys):
-    masked = Cell("s4", "masked")
-    lines = [line("text", cell, 0.6, tier="mini") for cell in (masked, masked._replace(init="random"))]
+    masked, moved = Cell("s4", "masked"), Cell("s4", "none", stride=16)
+    cells = (masked, masked._replace(init="random"), moved, moved._replace(model="rotary"))
+    lines = [line("text", cell, 0.6, tier="mini") for cell in cells]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     for results, out, flags, shown in (
         ("", "none", (), False), ("", "none", ("--all-tiers",), True), ("none", "", (), True)
@@ -607,7 +612,8 @@ def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch
         monkeypatch.setattr(records, "RESULTS", tmp_path / results)
         exp_spt.main(["--report", "--mini", *flags, "--out", str(tmp_path / out)])
         printed = capsys.readouterr().out
-        assert ("| S4, random (1) " in printed) == shown and "| S4 (1) " in printed
+        assert ("|   S4, random (1) " in printed) == shown and "|   S4 (1) " in printed
+        assert ("|   Text, 16 apart (1) " in printed) == shown
         assert ("Further rows" in printed) != shown
 
 
