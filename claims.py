@@ -16,7 +16,6 @@ import math
 import os
 import re
 import shutil
-import statistics
 import tempfile
 import textwrap
 from pathlib import Path
@@ -85,17 +84,13 @@ def by_size(pairs):
 
 
 def count_table(pairs):
-    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading, and how
-    large ours are beside the paper's, their median."""
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading."""
     sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
     kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, "open": (*UNDECIDED, BAG)}
     lines = []
     for name, part in zip(sizes, by_size(pairs)):
-        counts = (sum(pair.reading in kind for pair in part) for kind in kinds.values())
-        ratios = [pair.numbers[0] / pair.row.expected for pair in apart(part)]
-        share = f"{100 * statistics.median(ratios):.0f} %" if ratios else ""
-        lines.append([name, len(part), *counts, share])
-    return tables.markdown(["gap in the paper", "pairs", *kinds, "size"], lines)
+        lines.append([name, len(part), *(sum(p.reading in kind for p in part) for kind in kinds.values())])
+    return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
 
 
 def count(pairs, width):
@@ -104,6 +99,8 @@ def count(pairs, width):
     far, near, small = by_size(pairs)
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
+    shares = sorted(100 * pair.numbers[0] / pair.row.expected for pair in alike)
+    size = f", and they have {shares[0]:.0f} to {shares[-1]:.0f} % of the paper's size" if shares else ""
     before = (
         f"Of {len(far)} gaps that are above {FAR:g} points in the papers {len(alike)} have the same sign "
         f"here, of {len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)}; of {len(small)} smaller "
@@ -115,11 +112,10 @@ def count(pairs, width):
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
         f"otherwise: the opposite sign, or no gap; of a gap up to {GAP:g} points, a difference",
         "open: not decided, or both models are at the bag, which sees no order",
-        "size: our gap divided by the paper's, the median",
     ]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
-        f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag."
+        f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
     before, after = (textwrap.fill(words, width) for words in (before, after))
     return "\n\n".join([before, count_table(pairs), bullets(kinds, width), after])
@@ -157,7 +153,8 @@ def tally(judged, width):
     after = (
         "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
         f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
-        "Nothing is corrected for that. Many rows share runs."
+        "Nothing is corrected for that. Many rows share runs. Rival guesses of ours exclude each other, and "
+        "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
     return "\n\n".join([table, bullets(kinds, width), textwrap.fill(after, width)])

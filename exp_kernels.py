@@ -417,7 +417,8 @@ def plot(panels, heading, row, path):
 
 MEANINGS = {
     "≈ 0": 'A in words: restrictions on the kernel "are not necessary"',
-    "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); others are its own runs",
+    "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); S4 and S5 are A's own runs, in the "
+    "gaps, too",
     "Mamba-2 (Yu and Erichson)": "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",
     "decay-fixed": "linear attention that forgets by one learned number a head",

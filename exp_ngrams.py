@@ -316,12 +316,13 @@ def worth(line):
         return f"nothing published is comparable{tables.best_network(line)}"
     at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
+    best = max(TRANSFORMERS, key=lambda name: TRANSFORMERS[name][at])
     sides = [records.side(accuracy - value, math.hypot(error, error)) for value in theirs]
     names_of = {side: [] for side in ("ahead", "level", "behind")}
     for side in sides:
         names_of[side] = [f"{sides.count(side)} of {len(theirs)}"]
     first = next(names for names in names_of.values() if names)
-    first[0] += f" Transformers of LRA's table (best {max(theirs):.2f})"
+    first[0] += f" Transformers of LRA's table (best {best}, {max(theirs):.2f})"
     alike = records.side(accuracy - 100 * line["chance"], error) == "level"  # at chance nothing is compared
     if alike:
         names_of["level"].insert(0, f"always the same answer ({100 * line['chance']:.1f})")
@@ -375,6 +376,7 @@ These are this repository's runs, or yours of cells that you have run. A
 logistic regression reads the n-grams; its penalty is chosen by validation.
 Texts are read up to {length:,} bytes where a row does not say otherwise. The
 numbers are test accuracies in %, the errors standard errors by the test's size.
+Validation has reviews of the same films as training, the test of others.
 
     presence     which n-grams occur
     counts       the square roots of how often they occur

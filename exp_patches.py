@@ -319,6 +319,7 @@ def report(args):
     print(f"### A bag of image patches and logistic regression{tier}\n\n{MEANING}")
     groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
     tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
+    print('The reports of networks have 6x6, 400, quarters as "no network".\n')
     for group in groups.values():
         print_task(group)
     if plain := [r for r in found if r["tier"] == "paper"]:
@@ -381,9 +382,9 @@ def worth(record):
     def side(value):
         return records.side(accuracy - value, math.hypot(error, error))
 
-    ahead = sum(side(value) == "ahead" for value in band)
-    text += f", ahead of {ahead or 'none'} of {len(band)} Transformers of LRA's table"
-    text += f" ({min(band):.2f} to {max(band):.2f})"
+    sides = [side(value) for value in band]
+    counts = {side: [f"{sides.count(side)} of {len(band)}"] for side in sides}
+    text += f", {tables.by_side(counts)} Transformers of LRA's table ({min(band):.2f} to {max(band):.2f})"
     if records.side(accuracy - 100 * record["chance"], error) == "level":
         return f"{text}. It is level with always the same answer: at chance."
     names = {}

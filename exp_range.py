@@ -301,7 +301,7 @@ def report(args):
 
 def print_not_run(ours):
     """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
-    print("### The dial (not run at full size)\n")
+    print("### The dial (full size)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")

@@ -240,7 +240,9 @@ More numbers of the paper:
     S4, masked SPT  its cells on six tasks are not legible in our copy
     Path-X          accuracy in TRAINING after equal time: from scratch at most
                     52 %, with SPT 78
-    Transformers    B prints 8 of the 11 of LRA's table; exp_ngrams.py names all
+    S4 over ...     S4 is from scratch
+    Transformers    B prints 8 of the 11 of LRA's table, and not Sparse
+                    Transformer, Sinkhorn, Synthesizer (see exp_ngrams.py)
 """
 # fmt: on
 
@@ -781,7 +783,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
-    "both losses": "labels and inputs at once, without a pretraining (--objective multitask)",
+    "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4 + 4, 4 "
+    "as many labels (--objective multitask)",
     "epochs": "18 + 2: of SPT, then of labels",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     "paper B": "at full size; SPT is causal for its sinusoidal Transformer, masked for its rotary one; S4 is "
@@ -882,13 +885,13 @@ def print_in_short(plain):
 
 def printed_gains(names):
     """ "+33.56 on Image": what paper B prints of its causal SPT over scratch, of each of some tasks."""
-    gains = ((paper_lead(PAPER_LEADS["sinusoidal: SPT over scratch"], name), name) for name in names)
+    gains = ((paper_lead(PAPER_LEADS["sinusoidal: causal SPT adds"], name), name) for name in names)
     return [f"{gain} on {data.TITLES[name]}" for gain, name in gains if gain]
 
 
 def with_epochs(gap):
     """ "+13.3 ± 0.7° (12+4)" of a tables.Gap, its points and epochs; "" of none."""
-    return f"{points_of(gap.groups)} ({budget(gap.groups[0][0]).replace(' ', '')})" if gap else ""
+    return f"{points_of(gap.groups)} ({epochs_of(gap.groups[0][0])})" if gap else ""
 
 
 # -- what SPT adds
@@ -958,6 +961,11 @@ def points_of(pair):
     return tables.lead(*pair, digits=1) + tables.mark(*pair) if pair and all(pair) else ""
 
 
+def points_alone(pair):
+    """ "+6.6°": points_of without their error."""
+    return tables.signed(records.difference(*pair)[0]) + tables.mark(*pair) if pair and all(pair) else ""
+
+
 def scratch_arm(cells, arm):
     """What an arm is compared with: the same model, trained as long on labels alone; None if there is none.
     Table 8 of the paper trains both for one time: there it is the arm with 0 % SPT."""
@@ -1006,6 +1014,11 @@ def budget(record):
         return ""
     first = "" if before is None else f"{(train | before)[unit]:,} + "
     return f"{first}{train[unit]:,}"
+
+
+def epochs_of(record):
+    """ "18+2": budget() where there is little room."""
+    return budget(record).replace(" ", "")
 
 
 def other_changes(record):
@@ -1135,14 +1148,14 @@ LEADS = {
     "S4 over rotary": Lead(
         AHEAD, "s4", {"model": "rotary"}, {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")}
     ),
-    "S4, structured start": Lead(START, "s4", {"init": "random"}),
-    "DLR, structured start": Lead(START, "dlr", {"init": "random"}),
+    "S4 structured start": Lead(START, "s4", {"init": "random"}),
+    "DLR structured start": Lead(START, "dlr", {"init": "random"}),
 }
-PAPER_LEADS = {  # what B's tables have of them, and of SPT
-    "sinusoidal: SPT over scratch": ("Transformer, causal SPT", "Transformer, from scratch"),
-    "S4 over sinusoidal, scratch": LEADS["S4 over sinusoidal"].paper["none"],
-    "S4 scratch over sinusoidal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
-    "S4 scratch over rotary SPT": LEADS["S4 over rotary"].paper["masked"],
+PAPER_LEADS = {  # what B's tables have of them, S4 from scratch, and of SPT
+    "sinusoidal: causal SPT adds": ("Transformer, causal SPT", "Transformer, from scratch"),
+    "S4 over sinusoidal": LEADS["S4 over sinusoidal"].paper["none"],
+    "S4 over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
+    "S4 over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 
@@ -1180,7 +1193,7 @@ def print_leads(question, by_task, folded, tier):
     if lines:
         lines += tables.under("paper B, S4 over", theirs if tier == "mini" else [])
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT", "reading"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):
@@ -1199,8 +1212,9 @@ def lines_of_lead(cells, task, lead, folded):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        reading = gap_of(task, *pair, 0.0).reading if pair else ""
-        lines += tables.folded([label, budget(first), *map(points_of, (before, pair)), reading], width=21)
+        gap = pair and gap_of(task, *pair, 0.0)
+        numbers = [points_alone(before), gap.in_numbers if gap else "", gap.reading if gap else ""]
+        lines += tables.folded([label, epochs_of(first), *numbers], width=21)
     return lines
 
 

@@ -277,7 +277,7 @@ def report(
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
-                print_recipe(titles[task], recipe_rows(found), found)
+                print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
             if full:
                 rest = [task for task in shown if task not in ran]
@@ -752,6 +752,15 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
             line = f"- {named(labels)}: {differs}"
             print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
     print()
+
+
+def in_training(found):
+    """A sentence: how accurate were mini models in training at their end, by the table's recipe?"""
+    shares = [
+        100 * r["train_acc"] for r in found if r["tier"] == "mini" and not r["changes"] and "train_acc" in r
+    ]
+    ends = dict.fromkeys(f"{share:.0f}" for share in (min(shares), max(shares))) if shares else {}
+    return f" Accuracy in training at the end: {' to '.join(ends)} %." if ends else ""
 
 
 def unchanged(record):

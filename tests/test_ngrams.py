@@ -366,16 +366,19 @@ def test_transformers_are_beaten_one_by_one():
     line |= {"chance": 0.1}
     text = exp_ngrams.worth(line | {"task": "text", "test_acc": 0.886})
     first, second, third = text.split("; ")
-    assert first == "ahead of 11 of 11 Transformers of LRA's table (best 65.90), S4 (86.82)"
+    assert (
+        first == "ahead of 11 of 11 Transformers of LRA's table (best Linear Transformer, 65.90), S4 (86.82)"
+    )
     assert second == "level with A's K = 5 (88.96)" and third.startswith(
         "behind A's K = 7 (90.61), MEGA (90.43)"
     )
     text = exp_ngrams.worth(
         line | {"task": "image", "test_acc": 0.4311}
     )  # ± 0.89: 42.77, 42.44, 42.34; 44.24
-    assert text.startswith("ahead of 7 of 11 Transformers of LRA's table (best 44.24); level with 3 of 11; ")
+    best = "best Sparse Transformer, 44.24"
+    assert text.startswith(f"ahead of 7 of 11 Transformers of LRA's table ({best}); level with 3 of 11; ")
     assert "; behind 1 of 11, A's K = 5 (46.63)" in text
     text = exp_ngrams.worth(line | {"task": "pathfinder", "test_acc": 0.505, "chance": 0.5})  # ± 0.63
     chance, theirs = text.split("; ")
     assert chance == "level with always the same answer (50.0)"
-    assert theirs == "behind 11 of 11 Transformers of LRA's table (best 77.05)"
+    assert theirs == "behind 11 of 11 Transformers of LRA's table (best Performer, 77.05)"

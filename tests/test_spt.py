@@ -577,19 +577,19 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT", "reading"],
+            ["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
-                ["Text, masked", "2 + 2", "+10.0 ± 0.4", "+30.0 ± 0.4", "differs"],
+                ["Text, masked", "2+2", "+10.0", "+30.0 [25.1, 34.9]", "differs"],  # .389 * 12.7 = 4.9
                 ["paper B, S4 over:", "", "", "", ""],
                 ["sinusoidal, Text", "", "+22.55", "-1.99", ""],  # 86.82 - 64.27, 86.82 - 88.81
             ],
         ),
         (
-            ["points ahead", "epochs", "after SPT", "reading"],
+            ["points ahead", "epochs", "after SPT [95 %]", "reading"],
             [
-                ["S4, structured start:", "", "", ""],
-                ["Text, masked", "2 + 2", "+20.0 ± 0.4", "differs"],
+                ["S4 structured start:", "", "", ""],
+                ["Text, masked", "2+2", "+20.0 [14.9, 25.1]", "differs"],
             ],
         ),
         (
