@@ -360,6 +360,40 @@ def test_figures_draw_tests_against_n_and_the_gap(tmp_path, monkeypatch):
     assert [line.get_ydata()[0] for line in gaps.lines if line.get_label() == "one symbol alone"] == [60]
 
 
+def test_the_table_has_a_column_for_weights_and_one_for_an_n_where_another_thing_is_varied():
+    plain = {"n": 2, "gap": 1, "weights": "counts"}
+    for more, wide, place in (
+        ({}, True, ("n=2", "counts")),
+        ({"start": "yes"}, True, ("n=2", "counts, start")),
+        ({"unit": "word"}, True, ("n=2", "counts")),
+        ({"gap": 16}, False, ("gap 16", "n=2, counts")),
+        ({"max_length": 1000}, False, ("1,000 bytes", "n=2, counts")),
+        ({"lags": "0 1 32"}, True, ("lags 0 1 32", "counts")),
+    ):
+        cell = plain | more
+        row = exp_ngrams.label_of(cell)
+        assert exp_ngrams.place_of({"cell": cell, "row": row}, wide) == place
+
+
+def test_the_table_says_how_many_features_there_are_where_all_columns_have_as_many(capsys):
+    r = {
+        "task": "listops",
+        "changes": {},
+        "data": {"counts": {"test": 2_000}},
+        "chance": 0.2,
+        "cpu_seconds": 3,
+    }
+    r |= {"test_acc": 0.5, "model": "linear", "tier": "paper"}
+    for start, shown in ((15, True), (16, False)):
+        group = [
+            r | {"cell": cell, "row": exp_ngrams.label_of(cell), "features": features}
+            for more, features in (({}, 15), ({"start": "yes"}, start))
+            for cell in [{"n": 1, "gap": 1, "weights": "counts"} | more]
+        ]
+        exp_ngrams.print_task(group)
+        assert ("| features |" in capsys.readouterr().out) == shown
+
+
 def test_transformers_are_beaten_one_by_one():
     """And what lies within two standard errors, here 0.4 points, is level."""
     line = {"smoke": False, "tier": "paper", "model": "linear", "data": {"counts": {"test": 25_000}}}

@@ -555,6 +555,8 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
     lines = seeds(0.5, cell={"kernel": 5, "mine": 1}, row="K=5, mine") + seeds(0.6, exp="multitask", row="b")
     tables, out = reported(lines, [])
     assert [*tables[FULL]["Text; not in the paper's table"]] == ["K=5, mine"] and "60.00" not in out
+    twin = seeds(0.7, cell={"kernel": 5, "techniques": "no"}, row="K=5, no techniques")
+    assert "K=5, no techniques" in reported(twin, [])[0][FULL]["Text"]
     also = {"multitask": lambda r: {part: lines[0][part] for part in ("row", "model", "cell")}}
     for seed, shown in (
         (0, "50.00 ± 0.50 (1)"),
@@ -563,6 +565,20 @@ def test_a_row_that_no_table_knows_is_shown_and_another_scripts_only_where_it_is
         lines[1]["seed"] = seed
         of_mine = reported(lines, [], also=also)[0][FULL]["Text; not in the paper's table"]
         assert of_mine["K=5, mine"][0] == shown
+
+
+def test_mini_runs_of_another_script_need_one_of_this_on_their_task(reported):
+    """And the recipe says how accurate all were in training at their end, but those of a changed recipe."""
+    same = dict(tier="mini", train_acc=0.71, hp={"train": {"lr": 1e-3}})
+    own, other = (seeds(0.5, exp=exp, **same) for exp in ("locality", "multitask"))
+    guests = [r | {"task": task, "run": task, "train_acc": 0.8} for r in other for task in COLUMNS]
+    longer = seeds(0.5, tier="mini", changes={"epochs": 9}, train_acc=0.99, row="K=7", cell={"kernel": 7})
+    also = {"multitask": lambda r: {"row": "K=31", "cell": {"kernel": 31}}}
+    guests += seeds(0.5, task="listops")  # of this script, at full size
+    for lines, shown in ((own + longer + guests, {"Text"}), (guests, set())):
+        tables, out = reported(lines, [], "--mini", also=also)
+        assert {*tables.get(SMALL, {})} & {*TITLES.values()} == shown
+        assert ("Accuracy in training at the end: 71 to 80 %." in " ".join(out.split())) == bool(shown)
 
 
 def test_a_recipe_says_what_few_rows_have_instead(capsys):

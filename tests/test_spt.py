@@ -550,7 +550,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     longer = {"epochs": 8, "lr_pretrain": 1e-3}  # a rate that labels alone do not have
     lines += [line("text", masked._replace(share=0.75), 0.65, longer, "mini")]
     lines += [line("text", masked._replace(share=0.75), 0.7, {"epochs": 8}, "mini")]
-    lines += [line("text", scratch, 0.5, {"epochs": 8}, "mini")]
+    lines += [line("text", scratch, 0.5, {"epochs": 8}, "mini") | {"best_epoch": 3}]
     for r in lines:
         epochs = (6, 2) if "epochs" in r["changes"] else (2, 2)
         epochs = epochs if "pretrain" in r["hp"] else (0, sum(epochs))
@@ -559,6 +559,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
+    assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in " ".join(printed.split())
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
