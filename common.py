@@ -195,14 +195,19 @@ def make_parser(description, tasks, techniques=True, trains=True):
         add("--augment", choices=("paper", "flip", "none"), help="training augmentation of images")
 
     add = add_execution(parser)
+
+    def of_training(words):
+        return words if trains else argparse.SUPPRESS
+
     add("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", metavar="D",
         help="auto (cuda, mps or cpu), cpu, cuda, mps")
     add("--amp", choices=("auto", "bf16", "off"), default="auto", metavar="A",
         help="auto (bf16 where it is fast; not --mini), bf16, off")
-    add("--compile", action="store_true", help="compile the model (for GPUs)")
+    add("--compile", action="store_true", help=of_training("compile the model (for GPUs)"))
     add("--no-graphs", dest="graphs", action="store_false",
-        help="on a GPU no CUDA graphs: 3 to 4 times slower")
-    add("--micro-batch", type=positive_int, metavar="B", help="split each batch to save memory; same result")
+        help=of_training("on a GPU no CUDA graphs: 3 to 4 times slower"))
+    add("--micro-batch", type=positive_int, metavar="B",
+        help=of_training("split each batch to save memory; same result"))
     add("--time-limit", type=duration, metavar="T",
         help="save, exit with 75 after T (9m, 1.5h); repeat to continue")
     # fmt: on
