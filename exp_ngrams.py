@@ -389,6 +389,13 @@ Validation has reviews of the same films as training, the test of others.
 """
 
 
+BEST = """\
+How far are they ahead of what is published, in points? LRA's: the best of the
+11 Transformers of LRA's table; K: A's convolutions; SPT: B's rotary one. ≈:
+level, within two standard errors. ¹: level with always the same answer.
+"""
+
+
 def report(args):
     """A table a task, and the figures, of your runs and of this repository's where you have none."""
     exp, (yours, ours) = records.experiment(__file__), records.yours_and_ours(args.out)
@@ -401,17 +408,15 @@ def report(args):
     print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
     print(MEANING.format(length=data.length("text", args.mini)))
     as_published = [r for r in found if not r["changes"]]
-    tables.print_list(
-        "The best by validation (level: within two standard errors of the difference):",
-        [r for group in records.grouped(as_published, lambda r: r["task"]).values() for r in best_of(group)],
-    )
+    by_task = records.grouped(as_published, lambda r: r["task"]).values()
+    print_best([r for group in by_task for r in best_of(group)])
     why = "as at full size" if args.mini else "the shortest that is level with the best network"
     if any(r["task"] == "text" for r in found):
-        words = f'On Text the reports of networks have n=6, bayes as "no network": {why}.'
+        words = f'On Text the reports of networks have n=6, bayes as "linear model": {why}.'
         print(f"{textwrap.fill(words, 80)}\n")
     groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
     for group in groups.values():
-        print_task(group)
+        print_task(group + ungapped(group, found))
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
         parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])
@@ -456,7 +461,7 @@ def place_of(record, wide):
     """("n=2", "counts, start"): the row and the column of a record; ("gap 2", "n=2, counts") if not wide."""
     cell, words = record["cell"], record["row"].removeprefix("words, ").split(", ")
     column = words[: 0 if wide else 1] + [word for word in words if word in (cell["weights"], "start")]
-    return ", ".join(word for word in words if word not in column), ", ".join(column)
+    return ", ".join(word for word in words if word not in column) or "gap 1", ", ".join(column)
 
 
 def in_order(name):
@@ -469,14 +474,50 @@ def ends(values, form):
     return " to ".join(dict.fromkeys(format(end, form) for end in (min(values), max(values))))
 
 
+def ungapped(group, found):
+    """Of some records those of consecutive symbols that stand beside a group of symbols a gap apart."""
+
+    def of(r):
+        return r["task"], r["cell"].get("n"), r["cell"]["weights"], r["changes"]
+
+    apart = [of(r) for r in group if r["cell"].get("gap", 1) > 1]
+    return [
+        r for r in found if of(r) in apart and r["cell"] | {"gap": 1} == r["cell"] and not kind_of(r["cell"])
+    ]
+
+
 def best_of(group):
-    """Lines: what is best by validation of a task, a line for bytes and one for words."""
+    """What is best by validation of a task: a record of bytes and one of words."""
     units = records.grouped(group, lambda r: r["cell"].get("unit", "byte"))
-    for unit in sorted(units):
-        best = max(units[unit], key=lambda r: r["val_acc"])
-        title = data.TITLES[best["task"]] + ", of words" * (unit == "word")
-        accuracies = f"{100 * best['test_acc']:.1f} (validation {100 * best['val_acc']:.1f})"
-        yield f"{title}: {best['row']} has {accuracies}; {worth(best)}."
+    return [max(units[unit], key=lambda r: r["val_acc"]) for unit in sorted(units)]
+
+
+def print_best(found):
+    """What is best by validation: at the mini tier, where nothing published is comparable, a sentence each;
+    else a table of how far each is ahead of what is published."""
+    large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
+    names = [data.TITLES[r["task"]] + ", words" * (r["cell"].get("unit") == "word") for r in large]
+    rest = [r for r in found if r not in large]
+    words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
+    tables.print_list("The best by validation:", words)
+    if large:
+        features = (r["row"].removeprefix("words, ") for r in large)
+        best = "; ".join(f"{name}: {words}" for name, words in zip(names, features))
+        print(textwrap.fill(f"The best by validation: {best}.", 80) + f"\n\n{BEST}")
+        lines = [[name, *leads(r)] for name, r in zip(names, large)]
+        tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "MEGA", "SPT"], lines)
+
+
+def leads(record):
+    """A line of the table of the best: the test accuracy, and how far it is ahead of the best of LRA's
+    Transformers and of each of LATER, in points."""
+    at, (accuracy, error) = COLUMNS.index(record["task"]), (100 * x for x in records.mean_and_error([record]))
+    best = max(row[at] for row in TRANSFORMERS.values())
+    gaps = [accuracy - value for value in (best, *(row[at] for row in LATER.values()))]
+    level = [records.side(gap, math.hypot(error, error)) == "level" for gap in gaps]
+    chance = records.side(accuracy - 100 * record["chance"], error) == "level"
+    marked = (tables.signed(gap) + "≈" * near for gap, near in zip(gaps, level))
+    return [f"{accuracy:.1f}" + "¹" * chance, *marked]
 
 
 def drawn(found, x, by, least=1, step=0.0):

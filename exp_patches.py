@@ -319,7 +319,7 @@ def report(args):
     print(f"### A bag of image patches and logistic regression{tier}\n\n{MEANING}")
     groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
     tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
-    print('The reports of networks have 6x6, 400, quarters as "no network".\n')
+    print('The reports of networks have 6x6, 400, quarters as "linear model".\n')
     for group in groups.values():
         print_task(group)
     if plain := [r for r in found if r["tier"] == "paper"]:

@@ -785,7 +785,6 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4 + 4, 4 "
     "as many labels (--objective multitask)",
-    "epochs": "18 + 2: of SPT, then of labels",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     "paper B": "at full size; SPT is causal for its sinusoidal Transformer, masked for its rotary one; S4 is "
     "always from scratch: after SPT it is not legible in our copy",
@@ -830,23 +829,26 @@ def report(args):
 
 
 def print_runs(whose, tier, found, searched, folded):
-    """What some records of one tier say: in short at the mini tier, what SPT adds and leaves, and, if asked
+    """What some records of one tier say: what SPT adds, and what it leaves of a lead; the recipes; if asked
     for or if there is nothing else, the rates that were searched. folded: without the variants of rows."""
     by_task = records.grouped(found, lambda r: r["task"])
     cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
-    if tier == "mini":
-        print_in_short(plain)
-    for question in (AHEAD, START):
-        print_leads(question, cells, folded, tier)
     shown = {
         task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
         for task, rows in plain.items()
     }
+    if tier == "mini" and found:
+        print(textwrap.fill(HELPS.format(gaps=" and ".join(printed_gains(plain))), 80) + "\n")
+    for task in by_task:
+        print_gains(data.TITLES[task], plain[task], shown[task])
+    for question in (AHEAD, START):
+        print_leads(question, cells, folded, tier)
     for task, of_task in by_task.items():
-        print_gains(cells[task], plain[task], shown[task], of_task)
+        print_recipe(plain[task], shown[task], of_task)
+        print_beside(cells[task], task)
     if shown != plain:
         print("Further rows, of other starts, fewer images, other orders: --all-tiers\n")
     for task in cells:
@@ -855,8 +857,6 @@ def print_runs(whose, tier, found, searched, folded):
             print_rates(f"{data.TITLES[task]}, other rates", others)
 
 
-# -- in short
-
 AHEAD = "Is S4 still ahead after SPT?"
 START = "Does the start of a state space still matter after SPT?"
 SAYS = {
@@ -864,34 +864,15 @@ SAYS = {
     START: 'structured parameterizations "become mostly redundant"',
 }
 HELPS = (
-    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Points over training from '
-    "scratch, of each model the longest training. 18+2: 18 epochs of SPT, 2 of labels; from scratch labels "
-    "get all 20."
+    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Epochs 18 + 2: 18 of SPT, 2 of '
+    "labels; from scratch labels get all 20."
 )
-
-
-def print_in_short(plain):
-    """A table of what SPT adds to each model in its longest training, of {task: by_own_rates}."""
-    ways = [*product(plain, ("masked", "causal"))]
-    lines = []
-    for model in MODELS:
-        gaps = [tables.longest(gains_of(plain[task], task, model, way)) for task, way in ways]
-        if any(gaps):
-            lines.append([SHORT_NAMES[model], *map(with_epochs, gaps)])
-    if lines:
-        print(textwrap.fill(HELPS.format(gaps=" and ".join(printed_gains(plain))), 80) + "\n")
-        tables.print_table(["", *(f"{data.TITLES[task]}, {way}" for task, way in ways)], lines)
 
 
 def printed_gains(names):
     """ "+33.56 on Image": what paper B prints of its causal SPT over scratch, of each of some tasks."""
     gains = ((paper_lead(PAPER_LEADS["sinusoidal: causal SPT adds"], name), name) for name in names)
     return [f"{gain} on {data.TITLES[name]}" for gain, name in gains if gain]
-
-
-def with_epochs(gap):
-    """ "+13.3 ± 0.7° (12+4)" of a tables.Gap, its points and epochs; "" of none."""
-    return f"{points_of(gap.groups)} ({epochs_of(gap.groups[0][0])})" if gap else ""
 
 
 # -- what SPT adds
@@ -907,11 +888,9 @@ def first_of(columns):
     return next(iter(columns.values()))[0]
 
 
-def print_gains(cells, plain, shown, found):
-    """The table of one task, of cells_of and by_own_rates of its records: a row a model, from scratch and
-    with an objective; the recipe; at full size ours beside the paper's. shown: the rows of `plain` to
-    print."""
-    task, title = found[0]["task"], data.TITLES[found[0]["task"]]
+def print_gains(title, plain, shown):
+    """The table of one task, of by_own_rates of its records: a row a model, from scratch and with an
+    objective. shown: the rows of `plain` to print."""
     lines = []
     for way in ("masked", "causal", "multitask"):
         rows = [row for arm in shown if way in shown[arm] for row in lines_of_gain(plain, arm, way)]
@@ -925,14 +904,18 @@ def print_gains(cells, plain, shown, found):
             for label, (_, group) in zip(labels, alone)
         )
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
+
+
+def print_recipe(plain, shown, found):
+    """The recipe of one task's rows, `shown` of `plain`, and what its records say of the runs."""
+    task = found[0]["task"]
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(shown))
     rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
     rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
     words = about_runs(found) + best_epochs(shown, plain) + words
-    tables.print_recipe(title, rows, found, inputs, words, by_arm)
-    print_beside(cells, task)
+    tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
 
 
 def lines_of_gain(cells, arm, way):
@@ -986,13 +969,6 @@ def scratch_alone(cells):
     """[(arm, records)] of what was trained from scratch alone: nothing is compared with it."""
     used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
     return [(arm, columns["none"]) for arm, columns in cells.items() if "none" in columns and arm not in used]
-
-
-def gains_of(cells, task, model, way):
-    """The Gaps of a model after SPT of one kind over training from scratch. Paper B: > 0."""
-    arms = (arm for arm, columns in cells.items() if arm.model == model and way in columns)
-    pairs = ((cells[arm][way], scratch_of(cells, arm)) for arm in arms if not arm.details())
-    return [gap_of(task, group, scratch, math.inf) for group, scratch in pairs if scratch]
 
 
 def gap_of(task, group, other, paper=None):
@@ -1282,7 +1258,7 @@ def print_papers(both, names):
             at = [TASKS.index(task) for task in shown]
             lines = [[row, *(tables.paper_value(PAPER, row, i) for i in at)] for row in PAPER]
             lines = [[by_positions(row), *values] for row, *values in lines if any(values)]
-            lines += tables.floor_lines(shown, rules)
+            lines += tables.under(tables.OURS, tables.floor_lines(shown, rules))
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         for tasks, means in MEANS.items():

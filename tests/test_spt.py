@@ -563,10 +563,6 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["", "Text, masked"],  # the longest
-            [["sinusoidal", "-10.0 ± 0.4 (2+2)"], ["S4", "+20.0 ± 0.4 (6+2)"]],
-        ),
-        (
             ["Text", "epochs", "scratch", "with it", "it adds", "restores"],
             [
                 ["masked:", "", "", "", "", ""],
