@@ -43,7 +43,15 @@ FIGURES = ROOT / "results" / "figures"
 SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # in the order of results.md
 SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
-EXPLAINED = exp_multitask, exp_kernels, exp_spt, exp_range, exp_listops  # what stands above their tables
+EXPLAINED = (
+    exp_multitask,
+    exp_kernels,
+    exp_spt,
+    exp_range,
+    exp_listops,
+    exp_ngrams,
+    exp_patches,
+)  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
 # Readings:
@@ -146,7 +154,7 @@ def tally(judged, width):
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
         "as said: *same sign*, whatever the size, or *no difference*",
-        f"better: *differs*, and the sentence gains by it ({'; '.join(better)})",
+        f"better: *differs*, in the direction that supports the sentence ({'; '.join(better)})",
         "otherwise: *opposite sign*, *no gap*, or *differs*",
         "open: all others, also *both at the bag*",
     ]

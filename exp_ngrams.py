@@ -20,8 +20,10 @@ colours. Retrieval: |x1 - x2| and x1 * x2 of the vectors of the two documents.
 """
 
 import argparse
+import contextlib
 import functools
 import hashlib
+import io
 import json
 import math
 import re
@@ -377,16 +379,17 @@ logistic regression reads the n-grams; its penalty is chosen by validation.
 Texts are read up to {length:,} bytes where a row does not say otherwise. The
 numbers are test accuracies in %, the errors standard errors by the test's size.
 Validation has reviews of the same films as training, the test of others.
-
-    presence     which n-grams occur
-    counts       the square roots of how often they occur
-    bayes        presence, with the weights of Naive Bayes
-    start        a symbol is put in front of every document; on ListOps the pair
-                 with the next one shows the operation of the root
-    lags 0 1 32  a pixel, its right and its lower neighbour; with 33 a square
-    words        words, and all runs of at most n of them
-    features     how many n-grams occur in training; pixels have 8 grey levels
 """
+MEANINGS = {
+    "presence": "which n-grams occur",
+    "counts": "the square roots of how often they occur",
+    "bayes": "presence, with the weights of Naive Bayes",
+    "start": "a symbol is put in front of every document; on ListOps the pair with the next one shows the "
+    "operation of the root",
+    "lags 0 1 32": "a pixel, its right and its lower neighbour; with 33 a square",
+    "words": "words, and all runs of at most n of them",
+    "features": "how many n-grams occur in training; pixels have 8 grey levels",
+}
 
 
 BEST = """\
@@ -405,18 +408,22 @@ def report(args):
     found.sort(key=lambda r: (TASKS.index(r["task"]), tables.naturally(r["row"])))
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
-    print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
-    print(MEANING.format(length=data.length("text", args.mini)))
-    as_published = [r for r in found if not r["changes"]]
-    by_task = records.grouped(as_published, lambda r: r["task"]).values()
-    print_best([r for group in by_task for r in best_of(group)])
-    why = "as at full size" if args.mini else "the shortest that is level with the best network"
-    if any(r["task"] == "text" for r in found):
-        words = f'On Text the reports of networks have n=6, bayes as "linear model": {why}.'
-        print(f"{textwrap.fill(words, 80)}\n")
-    groups = records.grouped(found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"])))
-    for group in groups.values():
-        print_task(group + ungapped(group, found))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
+        print(MEANING.format(length=data.length("text", args.mini)))
+        as_published = [r for r in found if not r["changes"]]
+        by_task = records.grouped(as_published, lambda r: r["task"]).values()
+        print_best([r for group in by_task for r in best_of(group)])
+        why = "as at full size" if args.mini else "the shortest that is level with the best network"
+        if any(r["task"] == "text" for r in found):
+            words = f'On Text the reports of networks have n=6, bayes as "linear model": {why}.'
+            print(f"{textwrap.fill(words, 80)}\n")
+        groups = records.grouped(
+            found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"]))
+        )
+        for group in groups.values():
+            print_task(group + ungapped(group, found))
+    tables.explain(printed.getvalue(), MEANINGS)
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
         parts = (wanted if len(wanted) < len(TASKS) else []) + (["mini"] if args.mini else [])

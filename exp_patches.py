@@ -19,6 +19,8 @@ second; 62.6 % from the third; Pathfinder stays at chance. In the order of pixel
 """
 
 import argparse
+import contextlib
+import io
 import math
 import re
 import textwrap
@@ -291,17 +293,13 @@ def measure(task, cell, seed, patches, kept, began):
 # ------------------------------------------------------------------------------------------ the report
 
 
-MEANING = """\
-These are this repository's runs, or yours of cells that you have run.
-
-    test ± s.e.  accuracy in %, and its standard error by the size of the test
-    pool         averaged over all of the image, or over each of its quarters
-    span         positions from a patch's first pixel to its last
-    penalty      on large weights, chosen by validation
-    core s       seconds of one core; both pools use the same features, and the
-                 seconds that these took count in both
-    GB           peak memory
-"""
+MEANINGS = {
+    "pool": "averaged over all of the image, or over each of its quarters",
+    "span": "positions from a patch's first pixel to its last",
+    "penalty": "on large weights, chosen by validation",
+    "core s": "seconds of one core; both pools use the same features, whose seconds count in both",
+    "GB": "peak memory",
+}
 
 
 def report(args):
@@ -316,12 +314,17 @@ def report(args):
         return print(f"no run yet; {hint}")
     found.sort(key=in_order)
     tier = " (mini tier)" if args.mini else ""
-    print(f"### A bag of image patches and logistic regression{tier}\n\n{MEANING}")
-    groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
-    tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
-    print('The reports of networks have 6x6, 400, quarters as "linear model".\n')
-    for group in groups.values():
-        print_task(group)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print(f"### A bag of image patches and logistic regression{tier}\n")
+        print("These are this repository's runs, or yours of cells that you have run.\n")
+        groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
+        tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
+        print('The reports of networks have 6x6, 400, quarters as "linear model".\n')
+        for group in groups.values():
+            print_task(group)
+    tables.explain(
+        printed.getvalue(), MEANINGS, "accuracy in %, and its standard error by the size of the test"
+    )
     if plain := [r for r in found if r["tier"] == "paper"]:
         name = "-".join(["patches", *(wanted if len(wanted) < len(TASKS) else [])])
         plot(plain, args.out / f"{name}.png")

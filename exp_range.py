@@ -326,9 +326,9 @@ def in_words(name, tier, cells):
         for verb, some in (("fall", low), ("stay", [row for row in lost if row not in low])):
             some = sorted(some, key=lambda row: records.difference(*lost[row])[0])
             names = [f"{row.label(False)} ({in_points(*lost[row])})" for row in some]
-            above = f"more than {records.GAP:g} points above {'it' if low else 'the bag'}"
-            where = "to the bag" if verb == "fall" else above
             if names:
+                above = tables.listed([f"{above_bag(row, order, cells):.1f}" for row in some])
+                where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}, by {above}"
                 parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
@@ -344,10 +344,20 @@ def in_points(group, other):
     return points + f" of\xa0{few}\xa0seed{'s' * (few > 1)}" * (few < records.SEEDS)
 
 
+def bag_in(order, cells):
+    """The records of the bag of symbols in one order, or []."""
+    return next((group for (row, s), group in cells.items() if s == order and row.model == "bag"), [])
+
+
 def at_bag(row, order, cells):
     """Whether a model has no more than a bag of symbols in the same order, see records.at_bag."""
-    bags = [group for (other, s), group in cells.items() if s == order and other.model == "bag"]
-    return row.model != "bag" and bool(bags) and records.at_bag(cells[row, order], bags[0])
+    return row.model != "bag" and records.at_bag(cells[row, order], bag_in(order, cells))
+
+
+def above_bag(row, order, cells):
+    """How far a model is above the bag of symbols in the same order, in points; NaN where nobody ran that."""
+    bag = bag_in(order, cells)
+    return records.difference(cells[row, order], bag)[0] if bag else float("nan")
 
 
 def orders_in_words(name, tier, *both):

@@ -1048,16 +1048,19 @@ def about_runs(found):
 
 
 def best_epochs(shown, cells):
-    """A sentence: when did each model of some rows validate best from scratch, in its longest training?"""
-    longest = {}
-    for scratch in filter(None, (scratch_of(cells, arm) for arm in shown)):
-        known = longest.setdefault(scratch[0]["model"], scratch)
-        longest[scratch[0]["model"]] = max(known, scratch, key=lambda group: total(group[0]))
-    words = [
-        f"{SHORT_NAMES[model]} {', '.join(str(r['best_epoch']) for r in group)} of {total(group[0])}"
-        for model, group in longest.items()
-        if all("best_epoch" in r for r in group)
+    """A sentence: when did each model of some rows validate best from scratch, in its longest training? And
+    was that in a shorter one the same checkpoint?"""
+    known = [
+        group for group in (scratch_of(cells, arm) for arm in shown) if group and "best_epoch" in group[0]
     ]
+    words = []
+    for model, groups in records.grouped(known, lambda group: group[0]["model"]).items():
+        *shorter, last = sorted(groups, key=lambda group: total(group[0]))
+        bests = [[(r["best_epoch"], r["test_acc"]) for r in group] for group in (last, *shorter)]
+        same = {total(group[0]): None for group, best in zip(shorter, bests[1:]) if best == bests[0]}
+        also = [f"{epochs} (the same checkpoints)" for epochs in same if epochs != total(last[0])]
+        epochs = " and of ".join([f"{total(last[0])}", *also])
+        words.append(f"{SHORT_NAMES[model]} {', '.join(str(epoch) for epoch, _ in bests[0])} of {epochs}")
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
 
 

@@ -87,18 +87,21 @@ def listed(found):
 
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band; above the line ours, below it S4 and the
-    papers' best, so that none hides another."""
-    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 4.8))
+    papers' best, and A's own S4, so that none hides another."""
+    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 5.2))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
-        band, s4, _, best = published(task)
+        band, s4, own, best = published(task)
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
                   label="the Transformers of LRA's own table")  # fmt: skip
         ours, theirs = y - 0.14, y + 0.14
         axis.plot(s4, theirs, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=8, **style)
+        look = dict(color=tables.BLUE, markerfacecolor="white", markersize=6, **style)
+        axis.plot(own, y + 0.34, "s", label="A's own S4", **look)
         axis.plot(best, theirs, "D", color=tables.GREEN, label=BEST, markersize=8, **style)
         number = dict(textcoords="offset points", fontsize=9, va="center")
+        axis.annotate(f"{own:.1f}", (own, y + 0.34), (-8, 0), ha="right", color=tables.BLUE, **number)
         axis.annotate(f"{s4:.1f}", (s4, theirs), (-8, 0), ha="right", color=tables.BLUE, **number)
         axis.annotate(f"{best:.1f}", (best, theirs), (8, 0), ha="left", color=tables.GREEN, **number)
         (rule_words, record), *others = [(words, record) for name, words, record in found if name == task]
@@ -125,7 +128,8 @@ def plot(found, path):
             axis.plot(
                 other, ours, marker, label="the same rule, sums guessed", markerfacecolor="white", **look
             )
-            axis.annotate(f"{other:.1f}, sums guessed", (other, ours), (-8, 0), ha="right", **place)
+            small = place | {"fontsize": 8}  # left of it is the band
+            axis.annotate(f"{other:.1f}, sums guessed", (other, ours), (-8, 0), ha="right", **small)
         axis.annotate(words, (accuracy, ours), (8, 0), ha="left", **place)
         names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), rule_words)))
     axis.set_yticks(range(len(tasks)), names, fontsize=9)

@@ -192,7 +192,7 @@ MEANINGS = {  # of words in any report
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
     SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
-    "linear model": "of 6-grams, or of 6 x 6 patches: floors.py",
+    "linear model": "of 6-grams, or of 6 x 6 patches (of a JPEG copy): floors.py",
     "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
     "sums guessed": "a sum at the root is guessed, too: exp_listops.py",
 }
@@ -461,7 +461,7 @@ def print_papers(rest, tasks, short, paper, rules):
     lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
     lines = [line for line in lines if any(line[1:])]
     lines += under(OURS, [[*line, ""] for line in floor_lines(rest, rules)])
-    print("The paper's numbers of what has not been run at full size:\n")
+    print("What the paper has and nobody has run here at full size:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
 

@@ -416,7 +416,9 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
             for name in (f"{who}, all", short):
                 said.setdefault(name, []).append((*at, not any(at)))
     assert {readings[words] for words in BETTER} == {"differs"}
-    assert f"gains by it ({'; '.join(BETTER)})" in claims.tally([rule.judge(row, MINI) for row in ROWS], 999)
+    assert f"supports the sentence ({'; '.join(BETTER)})" in claims.tally(
+        [rule.judge(row, MINI) for row in ROWS], 999
+    )
     printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
     assert max(map(len, printed)) <= 80
     lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed[2:] if line.startswith("|"))

@@ -73,10 +73,11 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
     for line in axis.lines:
         label = line.get_label()
         dots.setdefault(label, []).append((line.get_xdata()[0], line.get_ydata()[0]))
-    for y, (low, high, s4, _, best) in enumerate(PAPERS.values()):
+    for y, (low, high, s4, own, best) in enumerate(PAPERS.values()):
         ours = [dot for _, label in floors.KINDS.values() for dot in dots.get(label, ())]
         assert (pytest.approx(60 + 10 * y), y - 0.14) in ours  # above the line of the task
-        assert dots["S4 (Gu et al.)"][y] == (s4, y + 0.14) and dots[floors.BEST][y] == (best, y + 0.14)
+        assert dots["S4 (Gu et al.)"][y] == (s4, y + 0.14) and dots["A's own S4"][y] == (own, y + 0.34)
+        assert dots[floors.BEST][y] == (best, y + 0.14)
         bar = axis.patches[y]
         assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
     assert dots["the same rule, sums guessed"] == [(75, 2 - 0.14)]
@@ -85,6 +86,6 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
     names = [label.get_text().split("\n")[0] for label in axis.get_yticklabels()]
     assert names == [data.TITLES[task] for task in PAPERS]
     ours, words = iter((["60.0"], ["70.0"], ["75.0, sums guessed", "80.0, sums known"], ["90.0"])), []
-    for *_, s4, _, best in PAPERS.values():
-        words += [f"{s4:.1f}", f"{best:.1f}", *next(ours)]
+    for *_, s4, own, best in PAPERS.values():
+        words += [f"{own:.1f}", f"{s4:.1f}", f"{best:.1f}", *next(ours)]
     assert [text.get_text() for text in axis.texts] == words

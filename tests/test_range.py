@@ -153,5 +153,5 @@ def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     cells = exp_range.of_the_dial(found)["text", "mini"]
     apart, own = (line.replace("\xa0", " ") for line in exp_range.in_words("text", "mini", cells))
     assert own == "Text, neighbours not moved: K=7 is at the bag already: no order was learnt"
-    words = "K=5 (-23.5 of 1 seed) falls to the bag, K=31 (-17.5 of 1 seed) stays more than 2 points above it"
+    words = "K=5 (-23.5 of 1 seed) falls to the bag, K=31 (-17.5 of 1 seed) stays above it, by 2.5"
     assert apart == f"Text, neighbours 16 apart: {words}"
