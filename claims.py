@@ -108,7 +108,11 @@ def count(pairs, width):
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
     shares = sorted(100 * pair.numbers[0] / pair.row.expected for pair in alike)
-    size = f", and they have {shares[0]:.0f} to {shares[-1]:.0f} % of the paper's size" if shares else ""
+    size = (
+        f"; these {len(alike)} have {shares[0]:.0f} to {shares[-1]:.0f} % of the paper's size"
+        if shares
+        else ""
+    )
     before = (
         f"Of {len(far)} gaps that are above {FAR:g} points in the papers {len(alike)} have the same sign "
         f"here, of {len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)}; of {len(small)} smaller "

@@ -246,7 +246,7 @@ MEANINGS = {
     "paper A's MEGA": "the block of A's code, an attention behind a moving average; A prints it with "
     "techniques",
 }
-LEADS = {"techniques over none": ("Transformer", "Transformer, no techniques")}
+LEADS = {"Transformer, techniques over none": ("Transformer", "Transformer, no techniques")}
 LEADS |= {
     f"{model}, techniques over none": (model, f"{model}, no techniques")
     for model in ("MEGA", "paper A's MEGA")

@@ -613,7 +613,7 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper):
     for name, pair in leads.items():
         line = [gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown]
         if any(line):
-            lines.append([name, *line])
+            lines += folded([name, *line], width=30)
             for words, gaps in ((FULL, full.get(name, ())), (SMALL, small.get(name, ()))):
                 gaps = [gap for gap in gaps if (gap.tier, gap.task) not in OTHER_TASK]
                 found = ([gap for gap in gaps if gap.task == task] for task in shown)

@@ -386,9 +386,9 @@ def test_the_count_of_all_pairs():
         part = [pair for pair in expected if low < pair[0] <= high]
         lines.insert(0, (len(part), *readings(part)))
     bags = [p for p in PAIRS if p.row.expected > 10 and p.reading == "same sign" and p.marks["bag"]]
-    said = f"Of the {lines[0][1]} above 10 points with the same sign, {len(bags)} have one model at the bag, "
+    said = f"Of the {lines[0][1]} above 10 points with the same sign, {len(bags)} have one model at the bag; "
     shares = [100 * points / gap for gap, points, reach in expected if gap > 10 and points > reach]
-    said += f"and they have {min(shares):.0f} to {max(shares):.0f} % of the paper's size."
+    said += f"these {lines[0][1]} have {min(shares):.0f} to {max(shares):.0f} % of the paper's size."
     assert said in " ".join(claims.count(PAIRS, 110).split())
     table = claims.count_table(PAIRS)
     cells = [[cell.strip() for cell in line.split("|")[2:-1]] for line in table.splitlines()[2:]]

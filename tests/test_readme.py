@@ -130,9 +130,9 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         for found, cell in zip((longest, others), ours):
             for i, text in enumerate(cell):  # beside one gap of the paper all, beside two each its own
                 paper = papers[i] if len(papers) > 1 else papers[0]
-                number = re.search(r"([-+][\d.]+(?: \[[^]]*\])?), ([a-z ]*[a-z](?: 0)?)", text)
-                found += [(paper, *number.groups())] if number else []
-    assert len(lines) == 7 and (len(longest), len(others)) == (11, 9)
+                numbers = re.findall(r"([-+][\d.]+(?: \[[^]]*\])?), ([a-z ]*[a-z](?: 0)?)", text)
+                found += [(paper, *number) for number in numbers]
+    assert len(lines) == 7 and (len(longest), len(others)) == (13, 9)
     assert {*longest} <= judged and {*others} <= shorter
 
 
