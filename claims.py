@@ -43,15 +43,7 @@ FIGURES = ROOT / "results" / "figures"
 SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # in the order of results.md
 SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
-EXPLAINED = (
-    exp_multitask,
-    exp_kernels,
-    exp_spt,
-    exp_range,
-    exp_listops,
-    exp_ngrams,
-    exp_patches,
-)  # what stands above their tables
+EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 FAR = 10.0  # points: the pairs are counted above and below
 # Readings:
@@ -130,12 +122,7 @@ def count(pairs, width):
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
     before, after = (textwrap.fill(words, width) for words in (before, after))
-    return "\n\n".join([before, count_table(pairs), bullets(kinds, width), after])
-
-
-def bullets(lines, width):
-    """A list of lines as text."""
-    return "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
+    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
 
 
 def tally(judged, width):
@@ -169,7 +156,7 @@ def tally(judged, width):
         "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    return "\n\n".join([table, bullets(kinds, width), textwrap.fill(after, width)])
+    return "\n\n".join([table, tables.bullets(kinds, width), textwrap.fill(after, width)])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -396,9 +383,8 @@ def sections_of(script, *flags, figures=None):
     printed, _, words = report_of(script, *flags, figures=figures).partition(f"\n{tables.WORDS}\n\n")
     found = re.split(r"^(?=### )", printed, flags=re.MULTILINE)
     found = [text.strip() for text in found if text.startswith("###") and "\n|" in text]
-    before, *_ = re.split(r"^### ", printed, maxsplit=1, flags=re.MULTILINE)
     if found and script in EXPLAINED:
-        found[0] = found[0].replace("\n", f"\n\n{words or before}\n\n", 1)
+        found[0] = found[0].replace("\n", f"\n\n{words}\n\n", 1)
     return [re.sub(r"\n{3,}", "\n\n", text) for text in found]
 
 

@@ -253,15 +253,20 @@ def learn(task, cell, made, known):
 # ------------------------------------------------------------------------------------------ one cell
 
 
-def label_of(cell):
-    """The name of a cell's row, e.g. "n=5, bayes" or "lags 0 1 32, counts"."""
-    words = [cell["unit"] + "s"] if "unit" in cell else []
-    words += [f"lags {cell['lags']}" if "lags" in cell else f"n={cell['n']}"]
-    words += [f"gap {cell['gap']}"] if cell.get("gap", 1) > 1 else []
-    words += [cell["weights"]] + (["start"] if "start" in cell else [])
-    words += ["no digits"] if "digits" in cell else []
-    words += [f"{cell['max_length']:,} bytes"] if "max_length" in cell else []
-    return ", ".join(words)
+def words_of(cell):
+    """{key of a cell: its word in a label}, in the order of the label."""
+    words = {"unit": cell["unit"] + "s"} if "unit" in cell else {}
+    words |= {"n": f"lags {cell['lags']}" if "lags" in cell else f"n={cell['n']}"}
+    words |= {"gap": f"gap {cell['gap']}"} if cell.get("gap", 1) > 1 else {}
+    words |= {"weights": cell["weights"]} | ({"start": "start"} if "start" in cell else {})
+    words |= {"digits": "no digits"} if "digits" in cell else {}
+    words |= {"max_length": f"{cell['max_length']:,} bytes"} if "max_length" in cell else {}
+    return words
+
+
+def label_of(cell, without=()):
+    """The name of a cell's row, e.g. "n=5, bayes" or "lags 0 1 32, counts"; without some keys of words_of."""
+    return ", ".join(word for key, word in words_of(cell).items() if key not in without)
 
 
 def run_cell(args, task, cell, counts, seed):
@@ -320,9 +325,7 @@ def worth(line):
     theirs = [row[at] for row in TRANSFORMERS.values()]
     best = max(TRANSFORMERS, key=lambda name: TRANSFORMERS[name][at])
     sides = [records.side(accuracy - value, math.hypot(error, error)) for value in theirs]
-    names_of = {side: [] for side in ("ahead", "level", "behind")}
-    for side in sides:
-        names_of[side] = [f"{sides.count(side)} of {len(theirs)}"]
+    names_of = {side: [] for side in ("ahead", "level", "behind")} | tables.counts(sides)
     first = next(names for names in names_of.values() if names)
     first[0] += f" Transformers of LRA's table (best {best}, {max(theirs):.2f})"
     alike = records.side(accuracy - 100 * line["chance"], error) == "level"  # at chance nothing is compared
@@ -446,7 +449,7 @@ def print_task(group):
     """The test accuracies of one kind of features of one task: a row a feature, a column the weights; where
     that is not n alone, a column an n."""
     (first, *_), kind = group, kind_of(group[0]["cell"])
-    cells = {place_of(r, wide=kind in ("", "words")): r for r in group}
+    cells = {place_of(r["cell"], wide=kind in ("", "words")): r for r in group}
     rows, columns = (sorted(set(names), key=in_order) for names in zip(*cells))
     accuracies = {place: f"{100 * records.mean_and_error([r])[0]:.2f}" for place, r in cells.items()}
     lines = [[row, *(accuracies.get((row, column), "") for column in columns)] for row in rows]
@@ -459,26 +462,25 @@ def print_task(group):
     tables.show(["", *columns], lines)
     errors = [100 * records.mean_and_error([r])[1] for r in group]
     costs = [r["cpu_seconds"] for r in group]
-    print(f"Errors: {ends(errors, '.2f')}. A number takes {ends(costs, ',.0f')} seconds of one core.\n")
+    errors, costs = (
+        tables.least_to_most(errors, "{:.2f}".format),
+        tables.least_to_most(costs, "{:,.0f}".format),
+    )
+    print(f"Errors: {errors}. A number takes {costs} seconds of one core.\n")
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
 
 
-def place_of(record, wide):
-    """("n=2", "counts, start"): the row and the column of a record; ("gap 2", "n=2, counts") if not wide."""
-    cell, words = record["cell"], record["row"].removeprefix("words, ").split(", ")
-    column = words[: 0 if wide else 1] + [word for word in words if word in (cell["weights"], "start")]
-    return ", ".join(word for word in words if word not in column) or "gap 1", ", ".join(column)
+def place_of(cell, wide):
+    """("n=2", "counts, start"): the row and the column of a cell; ("gap 2", "n=2, counts") if not wide."""
+    column = {"weights", "start"} | (set() if wide else {"n"})
+    row = label_of(cell, without={"unit", *column})
+    return row or "gap 1", label_of(cell, without=words_of(cell).keys() - column)
 
 
 def in_order(name):
     """A key to sort by: weights as in WEIGHTS, all else naturally."""
     return [WEIGHTS.index(word) for word in name.split(", ") if word in WEIGHTS], tables.naturally(name)
-
-
-def ends(values, form):
-    """ "0.18 to 0.31": the least and the greatest of some values."""
-    return " to ".join(dict.fromkeys(format(end, form) for end in (min(values), max(values))))
 
 
 def ungapped(group, found):
@@ -488,9 +490,7 @@ def ungapped(group, found):
         return r["task"], r["cell"].get("n"), r["cell"]["weights"], r["changes"]
 
     apart = [of(r) for r in group if r["cell"].get("gap", 1) > 1]
-    return [
-        r for r in found if of(r) in apart and r["cell"] | {"gap": 1} == r["cell"] and not kind_of(r["cell"])
-    ]
+    return [r for r in found if of(r) in apart and r["cell"].get("gap") == 1 and not kind_of(r["cell"])]
 
 
 def best_of(group):
@@ -508,7 +508,7 @@ def print_best(found):
     words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
     tables.print_list("The best by validation:", words)
     if large:
-        features = (r["row"].removeprefix("words, ") for r in large)
+        features = (label_of(r["cell"], without={"unit"}) for r in large)
         best = "; ".join(f"{name}: {words}" for name, words in zip(names, features))
         print(textwrap.fill(f"The best by validation: {best}.", 80) + f"\n\n{BEST}")
         lines = [[name, *leads(r)] for name, r in zip(names, large)]

@@ -386,8 +386,8 @@ def worth(record):
         return records.side(accuracy - value, math.hypot(error, error))
 
     sides = [side(value) for value in band]
-    counts = {side: [f"{sides.count(side)} of {len(band)}"] for side in sides}
-    text += f", {tables.by_side(counts)} Transformers of LRA's table ({min(band):.2f} to {max(band):.2f})"
+    counted = tables.by_side(tables.counts(sides))
+    text += f", {counted} Transformers of LRA's table ({min(band):.2f} to {max(band):.2f})"
     if records.side(accuracy - 100 * record["chance"], error) == "level":
         return f"{text}. It is level with always the same answer: at chance."
     names = {}

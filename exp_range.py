@@ -305,10 +305,11 @@ def print_not_run(ours):
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
-    print("The mini tier has been run. What each model loses there, or gains:\n")
-    for (name, tier), cells in ours.items():
-        if tier == "mini":
-            print_losses(name, tier, cells)
+    mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
+    if mini:
+        print("The mini tier has been run. What each model loses there, or gains:\n")
+    for name, cells in mini.items():
+        print_losses(name, "mini", cells)
 
 
 def in_words(name, tier, cells):

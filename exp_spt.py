@@ -28,7 +28,7 @@ import math
 import textwrap
 from dataclasses import replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from statistics import mean
 from typing import NamedTuple
 
@@ -971,10 +971,10 @@ def scratch_alone(cells):
     return [(arm, columns["none"]) for arm, columns in cells.items() if "none" in columns and arm not in used]
 
 
-def gap_of(task, group, other, paper=None):
-    """The tables.Gap of two cells; paper: what is expected."""
+def gap_of(task, group, other):
+    """The tables.Gap of two cells, beside 0."""
     words = ", ".join(other_changes(group[0]))
-    return tables.Gap(task, words, total(group[0]), (group, other), paper)
+    return tables.Gap(task, words, total(group[0]), (group, other), 0.0)
 
 
 def total(record):
@@ -990,11 +990,6 @@ def budget(record):
         return ""
     first = "" if before is None else f"{(train | before)[unit]:,} + "
     return f"{first}{train[unit]:,}"
-
-
-def epochs_of(record):
-    """ "18+2": budget() where there is little room."""
-    return budget(record).replace(" ", "")
 
 
 def other_changes(record):
@@ -1039,28 +1034,32 @@ def about_runs(found):
     """Sentences about some runs of a task: what one answer for all would restore, what a run costs."""
     of_symbols = (r for r in found if "pretraining" in r and r["task"] not in MEAN_STD)  # others: a variance
     alone = [r["pretraining"].get("commonest") for r in of_symbols]
-    alone = sorted(f"{100 * share:.1f}" for share in alone if share)
-    ends = dict.fromkeys(alone[:: len(alone) - 1 or 1])
-    words = f" Always the commonest symbol restores {' to '.join(ends)} %."
-    costs = sorted(r.get("both_halves") or records.seconds_of(r) for r in found)
-    ends = dict.fromkeys(map(common.hours, (costs[0], costs[-1])))
-    return words * bool(alone) + f" A run takes {' to '.join(ends)}."
+    alone = [100 * share for share in alone if share]
+    words = (
+        f" Always the commonest symbol restores {tables.least_to_most(alone, '{:.1f}'.format)} %."
+        if alone
+        else ""
+    )
+    costs = [r.get("both_halves") or records.seconds_of(r) for r in found]
+    return f"{words} A run takes {tables.least_to_most(costs, common.hours)}."
 
 
 def best_epochs(shown, cells):
-    """A sentence: when did each model of some rows validate best from scratch, in its longest training? And
-    was that in a shorter one the same checkpoint?"""
-    known = [
-        group for group in (scratch_of(cells, arm) for arm in shown) if group and "best_epoch" in group[0]
-    ]
+    """A sentence: when did each model of some rows, their variants left out, validate best from scratch, in
+    its longest training? And was that in a shorter one the same checkpoint?"""
+    groups = (scratch_of(cells, arm) for arm in shown if not arm.details())
+    known = [group for group in groups if group and "best_epoch" in group[0]]
+
+    def best(group):
+        return [(r["best_epoch"], r["test_acc"]) for r in group]
+
     words = []
     for model, groups in records.grouped(known, lambda group: group[0]["model"]).items():
-        *shorter, last = sorted(groups, key=lambda group: total(group[0]))
-        bests = [[(r["best_epoch"], r["test_acc"]) for r in group] for group in (last, *shorter)]
-        same = {total(group[0]): None for group, best in zip(shorter, bests[1:]) if best == bests[0]}
-        also = [f"{epochs} (the same checkpoints)" for epochs in same if epochs != total(last[0])]
+        last = max(groups, key=lambda group: total(group[0]))
+        same = {total(group[0]) for group in groups if best(group) == best(last)} - {total(last[0])}
+        also = [f"{epochs} (the same checkpoints)" for epochs in sorted(same)]
         epochs = " and of ".join([f"{total(last[0])}", *also])
-        words.append(f"{SHORT_NAMES[model]} {', '.join(str(epoch) for epoch, _ in bests[0])} of {epochs}")
+        words.append(f"{SHORT_NAMES[model]} {', '.join(str(epoch) for epoch, _ in best(last))} of {epochs}")
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
 
 
@@ -1150,25 +1149,15 @@ def leads_of(cells, model, twin):
     return leads
 
 
-def after(cells, task, lead, way):
-    """The Gaps of a lead after SPT of one kind, beside 0."""
-    return [
-        gap_of(task, *pair, 0.0)
-        for arm, column, *pair in leads_of(cells, lead.model, lead.twin)
-        if column == way and not arm.details()
-    ]
-
-
 def print_leads(question, by_task, folded, tier):
     """A table of the LEADS of one question: a row a training, from scratch and after SPT; at the mini tier
     paper B's gaps below. folded: without the variants of rows."""
     lines, theirs = [], []
     for name, lead in LEADS.items():
         if lead.question == question:
-            rows = [row for task in by_task for row in lines_of_lead(by_task[task], task, lead, folded)]
-            lines += tables.under(name, rows, width=23)
-            ran = [task for task in by_task if any(leads_of(by_task[task], lead.model, lead.twin))]
-            theirs += [row for task in ran for row in paper_leads(name, lead, task)]
+            rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
+            lines += tables.under(name, [*chain(*rows.values())], width=23)
+            theirs += chain(*(paper_leads(lead, task) for task in rows if rows[task]))
     if lines:
         lines += tables.under("paper B, S4 over", theirs if tier == "mini" else [])
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
@@ -1191,18 +1180,21 @@ def lines_of_lead(cells, task, lead, folded):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        gap = pair and gap_of(task, *pair, 0.0)
+        gap = pair and gap_of(task, *pair)
         numbers = [points_alone(before), gap.in_numbers if gap else "", gap.reading if gap else ""]
-        lines += tables.folded([label, epochs_of(first), *numbers], width=21)
+        lines += tables.folded([label, budget(first).replace(" ", ""), *numbers], width=21)
     return lines
 
 
-def paper_leads(name, lead, task):
+def paper_leads(lead, task):
     """A row of what paper B's tables have of a lead on one task: from scratch, and after its SPT; or none."""
     theirs = {way: paper_lead(pair, task) for way, pair in lead.paper.items()}
     after = theirs.get("masked") or theirs.get("causal")
-    words = f"{name.removeprefix('S4 over ')}, {data.TITLES[task]}"
-    return [[words, "", theirs.get("none", ""), after, ""]] if after else []
+    if not after:
+        return []
+    return [
+        [f"{SHORT_NAMES[lead.twin['model']]}, {data.TITLES[task]}", "", theirs.get("none", ""), after, ""]
+    ]
 
 
 def was_a_search(found, arm, way):

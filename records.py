@@ -593,10 +593,15 @@ def bags_of(record):
     return [with_them] if record["hp"].get("train", {}).get("technique") else [without, with_them]
 
 
+def is_bag(record):
+    """Whether a record is of a bag of symbols, K = 1."""
+    return record["model"] == "bag" or record["cell"].get("kernel") == 1
+
+
 def at_bag(group, bag):
     """Whether a cell has learnt little: its mean is at most GAP points above that of a bag of symbols, K = 1,
     and it is no bag itself. False where either has no records."""
-    if not group or not bag or group[0]["model"] == "bag" or group[0]["cell"].get("kernel") == 1:
+    if not group or not bag or is_bag(group[0]):
         return False
     return mean_and_error(group)[0] <= mean_and_error(bag)[0] + GAP / 100
 

@@ -73,6 +73,11 @@ def ends(low, high):
     return f"[{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
 
 
+def least_to_most(values, text):
+    """ "0.18 to 0.31": the least and the greatest of some values by text(value); one if alike."""
+    return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
+
+
 def summary(group, digits=None):
     """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
     chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)".
@@ -400,13 +405,11 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
     lines, notes = lines_of(*here, paper, at, bare)
     if not lines:
         return
-    bags = [line for line in lines if "bag of symbols" in line[0]]
-    if paper:
-        of_paper = [line for line in lines if of_table(line[0], paper)]
-        lines = of_paper + under(BEYOND, [line for line in lines if line not in of_paper + bags])
-    else:
-        lines = [line for line in lines if line not in bags]
-    lines += baseline_rows([*here[0], *here[1]]) + bags
+    bag_rows = {r["row"] for found in here for r in found if records.is_bag(r)}
+    bags = [line for line in lines if line[0] in bag_rows]
+    of_paper = [line for line in lines if of_table(line[0], paper)]
+    others = [line for line in lines if line not in of_paper + bags]
+    lines = of_paper + under(BEYOND if paper else "", others) + baseline_rows([*here[0], *here[1]]) + bags
     last = [r for r in (*here[0], *here[1]) if bare and "test_acc_last" in r]
     if last:
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
@@ -588,6 +591,11 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)
 
 
+def counts(sides):
+    """{"ahead": ["7 of 11"], ...}, for by_side, of a list of sides."""
+    return {side: [f"{sides.count(side)} of {len(sides)}"] for side in sides}
+
+
 def by_side(names):
     """ "ahead of A, B; level with C", of {"ahead", "level" or "behind", see records.side: [names]}."""
     words = {"ahead": "ahead of", "level": "level with", "behind": "behind"}
@@ -759,8 +767,8 @@ def in_training(found):
     shares = [
         100 * r["train_acc"] for r in found if r["tier"] == "mini" and not r["changes"] and "train_acc" in r
     ]
-    ends = dict.fromkeys(f"{share:.0f}" for share in (min(shares), max(shares))) if shares else {}
-    return f" Accuracy in training at the end: {' to '.join(ends)} %." if ends else ""
+    ends = least_to_most(shares, "{:.0f}".format) if shares else ""
+    return f" Accuracy in training at the end: {ends} %." if ends else ""
 
 
 def unchanged(record):
@@ -853,9 +861,13 @@ def columns_in_use(header, lines):
 def print_list(heading, lines):
     """A heading and lines below it, each with a dash, broken at no hard space; nothing without lines."""
     if lines := [*lines]:
-        print(f"{textwrap.fill(heading, 80)}\n")
-        filled = "\n".join(textwrap.fill(f"- {line}", 80, subsequent_indent="  ") for line in lines)
-        print(filled.replace("\xa0", " ") + "\n")
+        print(f"{textwrap.fill(heading, 80)}\n\n{bullets(lines, 80)}\n")
+
+
+def bullets(lines, width):
+    """Lines as text, each with a dash, broken at no hard space."""
+    filled = (textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
+    return "\n".join(filled).replace("\xa0", " ")
 
 
 # ------------------------------------------------------------------------------------------ figures
