@@ -313,8 +313,20 @@ def zero_order_hold(Lambda, dt):
 # ------------------------------------------------------------------------------------------ small kernels
 
 
+# With these instructions a CPU multiplies bf16 matrices so fast that no FFT gains: a private name of torch.
+HAS_AMX = getattr(torch.cpu, "_is_amx_tile_supported", bool)()
+
+
+def direct_is_faster(x, K, groups, dilation):
+    """Whether F.conv2d beats chunked_conv1d, or alone can do it. Measured: notebook, "Speeds"."""
+    if x.device.type != "cpu" or dilation > 1:  # a GPU's tensor cores make the direct form cheap
+        return True
+    bf16 = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return HAS_AMX and bf16 or K < (7 if groups <= 16 else 41)
+
+
 def chunked_conv1d(x, weight, bias, groups=1):
-    """F.conv1d with "same" padding, K odd, by short FFTs: on a CPU a quarter of its time for K = 31.
+    """F.conv1d with "same" padding, K odd, by short FFTs: in float32 a quarter of its CPU time for K = 31.
 
     x (B, L, C), weight (H, C / groups, K), bias (H,) -> (B, L, H) in at least float32. Overlap-save: windows
     of n positions, one every S = n - K + 1, meet the kernel; of the n sums S do not wrap around.
@@ -357,14 +369,13 @@ class ConvBlock(ResidualBlock):
 
     def mix(self, z, mask):
         (K,), (dilation,), groups = self.conv.kernel_size, self.conv.dilation, self.conv.groups
-        # A GPU's tensor cores make the direct form cheap; on a CPU it would be most of a step.
-        if z.device.type == "cpu" and dilation == 1 and K >= (7 if groups <= 16 else 41):
-            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
-        else:
+        if direct_is_faster(z, K, groups, dilation):
             # As a 2-D convolution over one row in channels-last layout, (B, L, D) needs no transposed copies.
             place = dict(padding=(0, self.conv.padding[0]), dilation=(1, dilation), groups=groups)
             z = F.conv2d(z.mT.unsqueeze(2), self.conv.weight.unsqueeze(2), self.conv.bias, **place)
             z = z.squeeze(2).mT  # (B, L, H)
+        else:
+            z = chunked_conv1d(z, self.conv.weight, self.conv.bias, groups)
         if self.norm_place == "after":
             z = self.norm(z, mask)
         return self.linear(self.activation(z))

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -691,6 +692,24 @@ def test_bf16_autocast_agrees_with_float32(name):
         with torch.autocast("cpu", torch.bfloat16):
             got = model(tokens, mask)
     assert (got.float() - want).square().mean().sqrt() < 0.03 * want.square().mean().sqrt()
+
+
+@pytest.mark.parametrize("has_amx", [True, False])
+def test_long_convolutions_in_bf16_on_both_kinds_of_cpu(monkeypatch, has_amx):
+    """A processor with AMX takes the direct form, which rounds to bf16 (0.4 %); at a kink it may take the
+    other side, so gelu."""
+    monkeypatch.setattr(models, "HAS_AMX", has_amx)
+    monkeypatch.setattr(models, "chunked_conv1d", by_fft := mock.Mock(wraps=models.chunked_conv1d))
+    block, x, mask = (
+        models.ConvBlock(16, 32, 31, activation="gelu"),
+        randn(2, 100, 16).float(),
+        masked(100, 81),
+    )
+    want = torch.autograd.grad(block.double()(x.double(), mask).square().sum(), block.conv.weight)[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = torch.autograd.grad(block.float()(x, mask).square().sum(), block.conv.weight)[0]
+    assert by_fft.call_count == (1 if has_amx else 2)  # in float64 always
+    assert (got - want).norm() < 0.03 * want.norm()
 
 
 def test_parameter_counts_of_paper_a():
