@@ -329,10 +329,10 @@ LEGEND = """\
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
              digit. The median of an even number of arguments is cut to a whole
              number, as in the data.
-    window   an argument of the root of at most so many symbols is worked out,
-             wherever it stands; a longer one is guessed. A window of 0 is the
-             top level exact.
-    prefix   only so many symbols are seen; the rest is drawn from the training
+    window   an argument of the root of at most W symbols is worked out,
+             wherever it stands; a longer one is guessed. W = 0 is the top level
+             exact.
+    prefix   only P symbols are seen; the rest is drawn from the training
              examples, many times, and the most frequent answer is given
     SM       known: a root SM is worked out; guessed: it gets a random digit
 """
@@ -372,12 +372,18 @@ def print_ranges(groups, tier):
     print_passes(groups, tier)
 
     def numbers(group):
-        return f"{100 * train_accuracy(group):.2f} / {tables.summary(group)}" if group else ""
+        if not group:
+            return ""
+        return f"{100 * train_accuracy(group):.1f} / {100 * records.mean_and_error(group)[0]:.1f}"
 
-    rows = []
-    for rule, size in sorted({key[:2] for key in groups}, key=lambda key: (key[0] == "prefix", key[1])):
-        rows.append([f"{rule} of {size:,}", *(numbers(groups.get((rule, size, sm))) for sm in SM)])
-    tables.print_table(["train / test", *(f"SM {sm}" for sm in SM)], rows)
+    errors = [100 * records.mean_and_error(group)[1] for group in groups.values()]
+    columns = [(rule, sm) for rule in SIZES for sm in SM]
+    rows = [
+        [f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)]
+        for size in sorted({size for _, size, _ in groups})
+    ]
+    print(f"Accuracy in training / on test, in %. Errors on test: at most {max(errors):.1f}.\n")
+    tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
 
 
 def range_groups(yours, ours, tier):

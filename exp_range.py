@@ -18,6 +18,7 @@ derivatives say little.
 
 import contextlib
 import io
+import textwrap
 from itertools import product
 from typing import NamedTuple
 
@@ -307,8 +308,9 @@ def print_not_run(ours):
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     if mini:
-        print("The mini tier has been run. What each model loses there, or gains:\n")
+        print("The mini tier has been run.\n")
     for name, cells in mini.items():
+        tables.print_list("In short:", in_words(name, "mini", cells))
         print_losses(name, "mini", cells)
 
 
@@ -394,15 +396,35 @@ def print_dial(name, tier, yours, ours):
 
 
 def print_losses(name, tier, cells):
-    """A table of what each order takes from each model."""
+    """A table of what each model has in the task's own order, and of what other orders take."""
     words = orders_in_words(name, tier, cells)
     moved = [s for s in words if s != 1 and s not in data.ROTATED]
-    rows = dict.fromkeys(row for row, _ in cells)
-    table = [[in_table(row), *losses(row, cells, moved)] for row in rows]
-    if table := [line for line in table if any(line[1:])]:
-        title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
-        print(f"{title}, against the task's own order, in points:\n")
-        tables.print_table(["", *(words[s] for s in moved)], table)
+    rows = [row for row, s in cells if s == 1]
+    changes = {
+        (row, s): records.difference(cells[row, s], cells[row, 1])
+        for row in rows
+        for s in moved
+        if (row, s) in cells
+    }
+    if not changes:
+        return
+    errors = [error for _, error in changes.values()]
+    title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
+    heading = (
+        f"{title}: accuracy in the task's own order, in %, and what other orders add, in points, with errors "
+        f"of {min(errors):.1f} to {max(errors):.1f}."
+    )
+    print(textwrap.fill(heading, 80) + "\n")
+    table = []
+    for row in rows:
+        own = [in_table(row), accuracy(row, 1, cells)]
+        points = {
+            s: tables.signed(changes[row, s][0]) + "°" * at_bag(row, s, cells)
+            for s in moved
+            if (row, s) in changes
+        }
+        table.append([*own, *(points.get(s, "") for s in moved)])
+    tables.print_table(["", "own order", *(words[s] for s in moved)], table)
 
 
 def plot_dial(name, tier, yours, ours, path):
@@ -447,17 +469,6 @@ def accuracy(row, order, cells):
         return ""
     number, *seeds = tables.mean_of(cells[row, order]).split(" ")
     return " ".join([number + "°" * at_bag(row, order, cells), *seeds])
-
-
-def losses(row, cells, orders):
-    """["-15.6 ± 0.8°", ...]: what a model gains by each order over the task's own, ° where it is at the bag
-    then; "" where one is missing."""
-    return [
-        tables.lead(cells[row, s], cells[row, 1]) + "°" * at_bag(row, s, cells)
-        if {(row, s), (row, 1)} <= cells.keys()
-        else ""
-        for s in orders
-    ]
 
 
 # ------------------------------------------------------------------------------------------ command line

@@ -422,12 +422,17 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
 
 def print_changed(task, title, tasks, yours, ours, paper, searched):
     """One table of the rows of a task that were not trained by the table's recipe, under what was changed.
-    searched: whether this repository's search of rates is shown, too; yours is."""
+    searched: whether this repository's search of rates is shown, too, and its rows of few mini seeds; yours
+    are."""
     here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
     tier = next((r["tier"] for found in here for r in found), None)
     rates = [[r for r in found if is_rate(r)] for found in here]
     print_rates(title, rates[0] or (rates[1] if searched else []))
     here = [[r for r in found if not is_rate(r)] for found in here]
+    whole = here[1]
+    if tier == "mini" and not searched:
+        groups = records.grouped(whole, lambda r: (records.row_key(r), records.in_words(r["changes"])))
+        here[1] = [r for group in groups.values() if len(group) >= records.SEEDS for r in group]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
@@ -438,6 +443,8 @@ def print_changed(task, title, tasks, yours, ours, paper, searched):
     if lines:
         lines = [[*line[:-2], "", ""] for line in lines] if tier == "mini" else lines
         print_table(header_of(f"{title}, changed recipe", tier), lines, notes)
+    if len(here[1]) < len(whole):
+        print(f"{title}, rows of fewer than {records.SEEDS} seeds: --all-tiers\n")
 
 
 def is_rate(record):

@@ -135,9 +135,12 @@ def test_the_report_ends_with_what_a_model_loses_by_each_order(monkeypatch, tmp_
     found = [record("range", 5, 0, accuracy, stride=s) for s, accuracy in accuracies.items()]
     alone = [record("range", 31, 0, 0.625, stride=16)]  # without the task's own order nothing is lost
     exp_range.print_dial("text", "mini", exp_range.of_the_dial(found + alone)["text", "mini"], {})
-    *_, said = capsys.readouterr().out.split("in points:\n\n")
+    heading, said = capsys.readouterr().out.rsplit("and what other orders", 1)
+    assert heading.endswith("accuracy in the task's own order, in %, ")
+    assert "in points, with errors of 0.6 to 0.7." in " ".join(said.split())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
-    assert [table[0], *table[2:]] == [["", "16 apart", "anywhere"], ["K=5", "-12.5 ± 0.6", "-25.0 ± 0.7"]]
+    first = ["", "own order", "16 apart", "anywhere"]
+    assert [table[0], *table[2:]] == [first, ["K=5", "75.0 (1)", "-12.5", "-25.0"]]
 
 
 def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():

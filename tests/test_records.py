@@ -581,6 +581,19 @@ def test_mini_runs_of_another_script_need_one_of_this_on_their_task(reported):
         assert ("Accuracy in training at the end: 71 to 80 %." in " ".join(out.split())) == bool(shown)
 
 
+def test_changed_recipes_of_few_seeds_are_left_to_all_tiers_unless_they_are_yours(reported):
+    few = seeds(0.5, 0.6, tier="mini", changes={"epochs": 9})
+    ours = few + seeds(0.5, 0.6, 0.7, tier="mini", changes={"epochs": 8})
+    mine = seeds(0.5, code="x", tier="mini", changes={"epochs": 9})
+    left, eight, nine = "Text, rows of fewer than 3 seeds: --all-tiers\n", "8 epochs", "9 epochs"
+    for yours, flags, shown in (
+        ([], (), {eight}), ([], ("--all-tiers",), {eight, nine}), (mine, (), {eight, nine}),
+    ):  # fmt: skip
+        tables, out = reported(yours, ours, "--mini", *flags)
+        assert {name.split("; ")[-1] for name in tables[SMALL] if "; " in name} == shown
+        assert (left in out) == (not flags)
+
+
 def test_a_recipe_says_what_few_rows_have_instead(capsys):
     rows = {"S4": (0.003, 4), "S5": (0.003, 4), "K=1": (0.001, 5), "K=5": (0.003, 5), "K=7": (0.001, 4)}
     rows |= {"K=9": (0.001, 5), "S4D": (0.003, 4), "DLR": (0.003, 4)}
