@@ -136,11 +136,15 @@ def tally(judged, width):
 
     expecting = [one for one in judged if one.reading not in ("", FEW, NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
-    lines, summed = [], [one for one in expecting if one.row.heading.who != "rivals"]
+    said, lines, summed = [], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
-        lines.append(counts(f"{rule.SAYS[who]}, all", group))
-        lines += [counts(f"  {short}", found) for short, found in sentences.items()]
+        _, as_said, better, otherwise, still = sums = counts(f"{rule.SAYS[who]}, all", group)
+        parts = [counts(f"  {short}", found) for short, found in sentences.items()]
+        lines += [sums, *(parts if len(parts) > 1 else [])]
+        if who in ("A", "B"):
+            came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
+            said.append(f"Of paper {who}'s {len(group)} rows {came}.")
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
@@ -156,7 +160,10 @@ def tally(judged, width):
         "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    return "\n\n".join([table, tables.bullets(kinds, width), textwrap.fill(after, width)])
+    before = textwrap.fill(" ".join(said), width)
+    return "\n\n".join(
+        filter(None, [before, table, tables.bullets(kinds, width), textwrap.fill(after, width)])
+    )
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}

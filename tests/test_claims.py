@@ -413,7 +413,7 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
             reading = "better" if words in BETTER else readings[words]
             at = [reading in ("same sign", "no difference"), reading == "better"]
             at.append(reading in ("differs", "opposite sign", "no gap"))
-            for name in (f"{who}, all", short):
+            for name in [f"{who}, all"] + [short] * (who != rule.SAYS["control"]):  # that is one sentence
                 said.setdefault(name, []).append((*at, not any(at)))
     assert {readings[words] for words in BETTER} == {"differs"}
     assert f"supports the sentence ({'; '.join(BETTER)})" in claims.tally(
@@ -421,7 +421,12 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
     )
     printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
     assert max(map(len, printed)) <= 80
-    lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed[2:] if line.startswith("|"))
+    sums = {who: [*map(sum, zip(*said[f"Paper {who}, all"]))] for who in "AB"}
+    for who, (as_said, better, otherwise, still) in sums.items():
+        came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open."
+        assert f"Of paper {who}'s {as_said + better + otherwise + still} rows {came}" in " ".join(printed)
+    lines = ([cell.strip() for cell in line.split("|")[1:-1]] for line in printed if line.startswith("|"))
+    lines = [*lines][2:]
     assert {name: [*map(int, counts)] for name, *counts in lines} == {
         name: [*map(sum, zip(*found))] for name, found in said.items()
     }
