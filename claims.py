@@ -202,6 +202,8 @@ def plot(pairs, path):
             at, y = pair.row.expected, pair.numbers[0]
             near = [other for x, other in places if abs(x - at) < end / 3 and y - other < step]
             y = max([y, *(other + step for other in near)])  # above names that it would cover
+            beside = [p.numbers for p in pairs if at < p.row.expected < at + end / 5]
+            y -= step * any(low < y < high for *_, low, high in beside)  # and below a bar that it would cross
             places.append((at, y))
             axis.annotate(
                 pair.row.words, (at, y), (7, 0), textcoords="offset points", fontsize=8, va="center"

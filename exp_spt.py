@@ -783,7 +783,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
-    "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4 + 4, 4 "
+    "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     "paper B": "at full size; SPT is causal for its sinusoidal Transformer, masked for its rotary one; S4 is "
@@ -841,7 +841,8 @@ def print_runs(whose, tier, found, searched, folded):
         for task, rows in plain.items()
     }
     if tier == "mini" and found:
-        print(textwrap.fill(HELPS.format(gaps=" and ".join(printed_gains(plain))), 80) + "\n")
+        words = HELPS.format(gaps=" and ".join(printed_gains(plain)), here=gains_here(plain, shown))
+        print(textwrap.fill(words, 80) + "\n")
     for task in by_task:
         print_gains(data.TITLES[task], plain[task], shown[task])
     for question in (AHEAD, START):
@@ -864,8 +865,8 @@ SAYS = {
     START: 'structured parameterizations "become mostly redundant"',
 }
 HELPS = (
-    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Epochs 18 + 2: 18 of SPT, 2 of '
-    "labels; from scratch labels get all 20."
+    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). {here} Epochs 18+2: 18 of SPT, 2 '
+    "of labels; from scratch labels get all 20."
 )
 
 
@@ -886,6 +887,23 @@ def is_variant(arm, columns):
 def first_of(columns):
     """The first record of a row of cells_of, {objective: records}."""
     return next(iter(columns.values()))[0]
+
+
+def gains_here(plain, shown):
+    """A sentence: the least and the most that SPT adds on each task, of the rows `shown` of `plain`; "" for
+    none."""
+    words = []
+    for task, rows in shown.items():
+        pairs = [
+            (rows[arm][way], scratch_of(plain[task], arm))
+            for arm, way in product(rows, ("masked", "causal"))
+            if way in rows[arm]
+        ]
+        gains = [records.difference(*pair)[0] for pair in pairs if all(pair)]
+        words += (
+            [f"{tables.least_to_most(gains, tables.signed)} points on {data.TITLES[task]}"] if gains else []
+        )
+    return f"Here SPT adds {' and '.join(words)}." if words else ""
 
 
 def print_gains(title, plain, shown):
@@ -983,12 +1001,12 @@ def total(record):
 
 
 def budget(record):
-    """ "18 + 2": the epochs of SPT and of labels, or their steps where these were given; "20" without SPT."""
+    """ "18+2": the epochs of SPT and of labels, or their steps where these were given; "20" without SPT."""
     train, before = (record["hp"].get(half) for half in ("train", "pretrain"))
     unit = "steps" if (train or {}).get("steps") else "epochs"
     if unit not in (train or {}):
         return ""
-    first = "" if before is None else f"{(train | before)[unit]:,} + "
+    first = "" if before is None else f"{(train | before)[unit]:,}+"
     return f"{first}{train[unit]:,}"
 
 
@@ -1182,7 +1200,7 @@ def lines_of_lead(cells, task, lead, folded):
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
         gap = pair and gap_of(task, *pair)
         numbers = [points_alone(before), gap.in_numbers if gap else "", gap.reading if gap else ""]
-        lines += tables.folded([label, budget(first).replace(" ", ""), *numbers], width=21)
+        lines += tables.folded([label, budget(first), *numbers], width=21)
     return lines
 
 
@@ -1359,24 +1377,25 @@ def plot_starts(leads, title, path):
         total, labels = both_halves(first)["epochs"], first["hp"]["train"]["epochs"]
         rate = both_halves(first).get("lr_pretrain")
         words = f"{COLUMNS[column]} SPT for {total - labels} of {total} epochs" + (
-            f" at {rate:g}" if rate else ""
+            f", lr of SPT {rate:g}" if rate else ""
         )
         words = words if total > labels else f"no SPT, {total} epochs"
         changed = records.in_words(
             {k: v for k, v in first["changes"].items() if k not in ("epochs", "lr_pretrain")}
         )
+        changed = changed.replace("ssm_lr", "lr of states")
         words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
         look = tables.BLUE if arm.model == "s4" else tables.ORANGE
         rows.append((-model, labels - total, -total, *records.difference(*pair), words, look))
     seeds = tables.seeds_of([group for *_, one, other in leads for group in (one, other)])
     words = f"What the structured start is worth\n({title}, mini tier, {seeds}, ± standard error)"
-    figure, (axis,) = tables.panels([words], size=(7.5, 3.8))
+    figure, (axis,) = tables.panels([words], size=(8.2, 3.8))
     rows.sort()
     for y, (*_, x, error, _, look) in enumerate(rows):
         axis.errorbar(x, y, xerr=error, fmt="o", capsize=2, color=look)
     axis.axvline(0, color="black", linewidth=1)
     axis.set_yticks(range(len(rows)), [words for *_, words, _ in rows], fontsize=8)
-    axis.set_xlabel("lead of the structured start over the random one (points)")
+    axis.set_xlabel("points ahead of the random start")
     tables.save_figure(figure, path)
 
 

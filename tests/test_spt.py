@@ -518,16 +518,16 @@ def test_report(tmp_path, monkeypatch, capsys):
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
     wanted = """Image | epochs | scratch | with it | it adds | restores |
     | masked: | | | | | |
-    | 60 % SPT (1) | 90 + 60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
+    | 60 % SPT (1) | 90+60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
     | causal: | | | | | |
-    | sinusoidal (1) | 50 + 200 | | 50.0 ± 0.5 | | 50.0 |
+    | sinusoidal (1) | 50+200 | | 50.0 ± 0.5 | | 50.0 |
     sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
     | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 |
     | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
     Your runs. | Text | epochs | with it | restores |
     | masked: | | | |
-    | S4 (1) | 32 + 32 | 71.0 ± 0.5 | 50.0 |
+    | S4 (1) | 32+32 | 71.0 ± 0.5 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run takes 60 s.
     sinusoidal, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
@@ -559,18 +559,20 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(r) + "\n" for r in lines))
     exp_spt.main(["--report", "--mini", "--all-tiers", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in " ".join(printed.split())
+    one_line = " ".join(printed.split())
+    assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in one_line
+    assert "Here SPT adds -10.0 to +20.0 points on Text." in one_line
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
             ["Text", "epochs", "scratch", "with it", "it adds", "restores"],
             [
                 ["masked:", "", "", "", "", ""],
-                ["sinusoidal", "2 + 2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
-                ["S4", "2 + 2", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
-                ["S4", "6 + 2", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
-                ["S4, random", "2 + 2", "", "40.0 ± 0.3", "", "50.0"],
-                ["S4, random", "6 + 2", "", "50.0 ± 0.3", "", "50.0"],
+                ["sinusoidal", "2+2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
+                ["S4", "2+2", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
+                ["S4", "6+2", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
+                ["S4, random", "2+2", "", "40.0 ± 0.3", "", "50.0"],
+                ["S4, random", "6+2", "", "50.0 ± 0.3", "", "50.0"],
             ],
         ),
         (
@@ -591,7 +593,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
         ),
         (
             ["Text, other rates", "epochs", "masked"],
-            [["S4,", "", ""], ["lr_pretrain 0.001", "6 + 2", "65.0 ± 0.3"]],
+            [["S4,", "", ""], ["lr_pretrain 0.001", "6+2", "65.0 ± 0.3"]],
         ),
     ):
         at = rows.index(header) + 2
