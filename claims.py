@@ -125,9 +125,12 @@ def count(pairs, width):
     return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
 
 
-def tally(judged, width):
-    """Who expected what, and how often it came, as a table with a sentence: the sums of each, and the rows of
-    each sentence. Of rows that are read."""
+ROW = "A row is one difference between mini models, of which a sentence expects a direction or nothing (≈ 0)."
+
+
+def tally(judged, width, parts=True):
+    """Who expected what, and how often it came, of rows that are read: sentences, and a table of the sums of
+    each, with `parts` also of each sentence."""
 
     def counts(name, group):
         as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
@@ -136,12 +139,13 @@ def tally(judged, width):
 
     expecting = [one for one in judged if one.reading not in ("", FEW, NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
-    said, lines, summed = [], [], [one for one in expecting if one.row.heading.who != "rivals"]
+    said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
-        _, as_said, better, otherwise, still = sums = counts(f"{rule.SAYS[who]}, all", group)
-        parts = [counts(f"  {short}", found) for short, found in sentences.items()]
-        lines += [sums, *(parts if len(parts) > 1 else [])]
+        _, as_said, better, otherwise, still = sums = counts(rule.SAYS[who] + ", all" * parts, group)
+        lines.append(sums)
+        if parts and len(sentences) > 1:
+            lines += [counts(f"  {short}", found) for short, found in sentences.items()]
         if who in ("A", "B"):
             came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
@@ -279,11 +283,11 @@ of the training (it may have been higher before): docs/claims.md says of which.
 """
 
 
-def show_summary(judged, pairs):
-    """Print what the pairs say, and how often the papers' and our sentences came."""
+def show_summary(judged, pairs, parts):
+    """Print what the pairs say, and how often the papers' and our sentences came; parts: see tally."""
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
-    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80)}\n")
+    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80, parts)}\n")
 
 
 def show_rows(judged):
@@ -433,11 +437,11 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        show_summary(judged, pairs)
+        show_summary(judged, pairs, parts=bool(args.rows or args.out))
         if args.rows or args.out:
             show_rows([one for one in judged if one.seeds or not args.out])
         else:
-            print("Every row, and what its words mean: python claims.py --rows")
+            print("Every sentence, every row, and what its words mean: python claims.py --rows")
             print("Of your runs: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")

@@ -397,8 +397,9 @@ MEANINGS = {
 
 BEST = """\
 How far are they ahead of what is published, in points? LRA's: the best of the
-11 Transformers of LRA's table; K: A's convolutions; SPT: B's rotary one. ≈:
-level, within two standard errors. ¹: level with always the same answer.
+11 Transformers of LRA's table; K: A's convolutions; S4: that of Gu et al.; SPT:
+B's rotary Transformer. ≈: level, within two standard errors. ¹: level with
+always the same answer.
 """
 
 

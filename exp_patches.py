@@ -296,9 +296,7 @@ def measure(task, cell, seed, patches, kept, began):
 MEANINGS = {
     "pool": "averaged over all of the image, or over each of its quarters",
     "span": "positions from a patch's first pixel to its last",
-    "penalty": "on large weights, chosen by validation",
-    "core s": "seconds of one core; both pools use the same features, whose seconds count in both",
-    "GB": "peak memory",
+    "CPU time": "of one core; both pools use the same features, whose time counts in both",
 }
 
 
@@ -349,14 +347,13 @@ def print_task(group):
     best, rows = best_of(group), []
     for r in group:
         mean, error = records.mean_and_error([r])
-        numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}", f"{r['penalty']:g}"]
-        cost = [f"{r['cpu_seconds']:.0f}", f"{r['peak_gb']:.1f}" if r["peak_gb"] else ""]
+        numbers = [f"{100 * mean:.2f} ± {100 * error:.2f}", f"{100 * r['val_acc']:.2f}"]
         cell = r["cell"]
         row = [f"{cell['patch']}, {cell['centres']:,}, {cell['pool']}", span(cell["patch"], side_in(r))]
-        rows.append([*row, *numbers, *cost])
+        rows.append([*row, *numbers, common.hours(r["cpu_seconds"])])
     tier = "mini tier" if best["tier"] == "mini" else ""
     print(", ".join(filter(None, [data.title_of(best), records.in_words(best["changes"]), tier])) + ":\n")
-    header = ["patch, centres, pool", "span", "test ± s.e.", "val %", "penalty", "core s", "GB"]
+    header = ["patch, centres, pool", "span", "test ± s.e.", "validation", "CPU time"]
     tables.show(header, rows)
     if short := [r["row"] for r in group if not r["converged"]]:
         print(

@@ -338,7 +338,7 @@ def in_words(name, tier, cells):
     if flat:
         names = tables.listed([row.label(False) for row in flat])
         near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"
-        yield f"{title}, neighbours not moved: {near}: no order was learnt"
+        yield f"{title}, neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
 
 
 def in_points(group, other):
@@ -372,7 +372,7 @@ def orders_in_words(name, tier, *both):
 
 
 def print_dial(name, tier, yours, ours):
-    """The tables of one task: accuracies, and what each order takes."""
+    """What the orders of one task take, in short, and its tables of accuracies."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list(f"In short, {SHORT}:", in_words(name, tier, ours or yours))
@@ -392,7 +392,6 @@ def print_dial(name, tier, yours, ours):
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]
         tables.print_recipe(data.TITLES[name], of_rows, of_task)
-        print_losses(name, tier, cells)
 
 
 def print_losses(name, tier, cells):

@@ -593,6 +593,10 @@ def print_leads(gaps, titles):
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
+    readings = [gap.reading for of_lead in gaps.values() for gap in of_lead if gap.reading]
+    if readings:
+        sums = ", ".join(f"{readings.count(reading)} {reading}" for reading in dict.fromkeys(readings))
+        print(textwrap.fill(f"Readings of {len(readings)} gaps that the paper has: {sums}.", 80) + "\n")
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)

@@ -421,6 +421,13 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
     )
     printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
     assert max(map(len, printed)) <= 80
+    short = claims.tally([rule.judge(row, MINI) for row in ROWS], 80, parts=False)
+    assert re.findall(r"^\| (\w[\w ]*\w) +\| +\d", short, re.MULTILINE) == [
+        "Paper A",
+        "Paper B",
+        "Ours",
+        "Controls",
+    ]
     sums = {who: [*map(sum, zip(*said[f"Paper {who}, all"]))] for who in "AB"}
     for who, (as_said, better, otherwise, still) in sums.items():
         came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open."

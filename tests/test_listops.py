@@ -436,7 +436,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     words = "SM guessed: a random digit where it is the root"
     assert dots == {"SM known: computed, too": [[0, 59], [16, 64], [32, 66]], words: [[16, 70], [32, 50]]}
     lines = {line.get_label(): line.get_ydata()[0] for line in prefixes.lines if ":" in line.get_label()}
-    names = {"A's best, a Transformer: 62.90": 62.9, "S4: 59.60": 59.6, "MEGA: 63.14": 63.14}
+    names = {"A's best, a Transformer: 62.90": 62.9, "S4 (Gu et al.): 59.60": 59.6, "MEGA: 63.14": 63.14}
     assert lines == names
     (bars,) = prefixes.containers
     (low, high) = bars.lines[2][0].get_segments()[0][:, 1]
