@@ -271,9 +271,6 @@ MEANINGS = {
 }
 
 
-SHORT = "the change against the task's own order, in points"
-
-
 def report(args):
     """The tables of the dial, a row a model, a column an order; and their figures."""
     exp, both = records.experiment(__file__), records.yours_and_ours(args.out)
@@ -302,7 +299,7 @@ def report(args):
 
 def print_not_run(ours):
     """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
-    print("### The dial (full size)\n")
+    print("### The dial (nothing at full size; the mini tier)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
@@ -310,7 +307,6 @@ def print_not_run(ours):
     if mini:
         print("The mini tier has been run.\n")
     for name, cells in mini.items():
-        tables.print_list("In short:", in_words(name, "mini", cells))
         print_losses(name, "mini", cells)
 
 
@@ -322,29 +318,21 @@ def in_words(name, tier, cells):
     learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
     flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
     for order in (*square, "random"):
-        here = (row for row, s in cells if s == order and row in learnt and row not in flat)
-        lost = {row: (cells[row, order], cells[row, 1]) for row in here}
-        low = [row for row in lost if at_bag(row, order, cells)]
+        here = [row for row, s in cells if s == order and row in learnt and row not in flat]
+        low = [row for row in here if at_bag(row, order, cells)]
         parts = []
-        for verb, some in (("fall", low), ("stay", [row for row in lost if row not in low])):
-            some = sorted(some, key=lambda row: records.difference(*lost[row])[0])
-            names = [f"{row.label(False)} ({in_points(*lost[row])})" for row in some]
+        for verb, some in (("fall", low), ("stay", [row for row in here if row not in low])):
+            names = [row.label(False) for row in some]
             if names:
-                above = tables.listed([f"{above_bag(row, order, cells):.1f}" for row in some])
-                where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}, by {above}"
-                parts.append(f"{tables.listed(names)} {verb}{'' if names[1:] else 's'} {where}")
+                where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}"
+                who = "all" if len(here) == len(names) > 2 else tables.listed(names)
+                parts.append(f"{who} {verb}{'' if names[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
     if flat:
         names = tables.listed([row.label(False) for row in flat])
         near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"
         yield f"{title}, neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
-
-
-def in_points(group, other):
-    """ "-15.9", or "-15.9 of 2 seeds": how far one group of records is ahead of another."""
-    few, points = min(len(group), len(other)), tables.signed(records.difference(group, other)[0])
-    return points + f" of\xa0{few}\xa0seed{'s' * (few > 1)}" * (few < records.SEEDS)
 
 
 def bag_in(order, cells):
@@ -355,12 +343,6 @@ def bag_in(order, cells):
 def at_bag(row, order, cells):
     """Whether a model has no more than a bag of symbols in the same order, see records.at_bag."""
     return row.model != "bag" and records.at_bag(cells[row, order], bag_in(order, cells))
-
-
-def above_bag(row, order, cells):
-    """How far a model is above the bag of symbols in the same order, in points; NaN where nobody ran that."""
-    bag = bag_in(order, cells)
-    return records.difference(cells[row, order], bag)[0] if bag else float("nan")
 
 
 def orders_in_words(name, tier, *both):
@@ -375,7 +357,7 @@ def print_dial(name, tier, yours, ours):
     """What the orders of one task take, in short, and its tables of accuracies."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
-    tables.print_list(f"In short, {SHORT}:", in_words(name, tier, ours or yours))
+    tables.print_list("In short:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue
@@ -410,8 +392,8 @@ def print_losses(name, tier, cells):
     errors = [error for _, error in changes.values()]
     title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
     heading = (
-        f"{title}: accuracy in the task's own order, in %, and what other orders add, in points, with errors "
-        f"of {min(errors):.1f} to {max(errors):.1f}."
+        f"{title}: accuracy in the task's own order, in %, and the change in other orders, in points, with "
+        f"errors of {min(errors):.1f} to {max(errors):.1f}."
     )
     print(textwrap.fill(heading, 80) + "\n")
     table = []

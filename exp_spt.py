@@ -240,7 +240,6 @@ More numbers of the paper:
     S4, masked SPT  its cells on six tasks are not legible in our copy
     Path-X          accuracy in TRAINING after equal time: from scratch at most
                     52 %, with SPT 78
-    S4 over ...     S4 is from scratch
     Transformers    B prints 8 of the 11 of LRA's table, and not Sparse
                     Transformer, Sinkhorn, Synthesizer (see exp_ngrams.py)
 """
@@ -1149,9 +1148,9 @@ LEADS = {
 }
 PAPER_LEADS = {  # what B's tables have of them, S4 from scratch, and of SPT
     "sinusoidal: causal SPT adds": ("Transformer, causal SPT", "Transformer, from scratch"),
-    "S4 over sinusoidal": LEADS["S4 over sinusoidal"].paper["none"],
-    "S4 over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
-    "S4 over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
+    "S4, scratch, over sinusoidal": LEADS["S4 over sinusoidal"].paper["none"],
+    "S4, scratch, over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
+    "S4, scratch, over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 

@@ -171,8 +171,8 @@ def mark(*groups):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (number of seeds). The error is the largest of three: by the "
-    "row's seeds, by those of all rows of the task, by the test set's size. Gaps are of unrounded numbers"
+    "test accuracy in %: mean ± standard error (seeds). The error is the largest of three: by the row's "
+    "seeds, by those of all rows of the task, by the test set's size. Gaps are of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
@@ -595,8 +595,9 @@ def print_leads(gaps, titles):
         lines += under(name, rows, width=30)
     readings = [gap.reading for of_lead in gaps.values() for gap in of_lead if gap.reading]
     if readings:
-        sums = ", ".join(f"{readings.count(reading)} {reading}" for reading in dict.fromkeys(readings))
-        print(textwrap.fill(f"Readings of {len(readings)} gaps that the paper has: {sums}.", 80) + "\n")
+        sums = ", ".join(f"{reading} {readings.count(reading)}" for reading in dict.fromkeys(readings))
+        words = f"Readings of {len(readings)} gaps that the paper prints or says: {sums}."
+        print(textwrap.fill(words, 80) + "\n")
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)
