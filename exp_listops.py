@@ -428,11 +428,13 @@ def print_passes(groups, tier):
     lines = []
     for (rule, letter), sm in product(SIZES.items(), SM):
         sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
-        sides = {}  # what a size is, and the first that is that
+        sides = {}  # what a size is, and the first that is that; of those behind the last
         for size, group in sizes.items():
             gap = 100 * train_accuracy(group) - network
-            side = records.side(gap, error)
-            sides.setdefault(side, f"{side} from {letter} = {size:,} ({network + gap:.2f})")
+            side, at = records.side(gap, error), f"{letter} = {size:,} ({network + gap:.2f})"
+            if side == "behind":
+                sides[side] = f"behind up to {at}"
+            sides.setdefault(side, f"{side} from {at}")
         if sizes:
             lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
     heading = (

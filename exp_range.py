@@ -304,8 +304,6 @@ def print_not_run(ours):
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
-    if mini:
-        print("The mini tier has been run.\n")
     for name, cells in mini.items():
         print_losses(name, "mini", cells)
 

@@ -190,13 +190,14 @@ MEANINGS = {  # of words in any report
     NO_GAP: f"of a gap above {GAP:g} points: ours is around 0, within ±{GAP:g}",
     EQUAL: f"of a gap up to {GAP:g} points: ours is within ±{GAP:g}",
     DIFFERS: f"of a gap up to {GAP:g} points: ours is above or below ±{GAP:g}",
-    f"{ABOVE}, {BELOW}": f"of a gap up to {GAP:g} points: ours is partly within ±{GAP:g}",
+    f"{ABOVE}, {BELOW}": f"of a gap up to {GAP:g} points: ours is on one side of 0, partly within ±{GAP:g}",
     OPEN: "none of these",
     "≈ 0": "what the paper says in words: there is no difference",
     "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
-    SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds; --mini has all",
+    SMALL: "ours of the mini tier: the longest training of all its examples with 3 seeds. It tells signs of "
+    "gaps above 10 points, no sizes; --mini has all",
     "linear model": "of 6-grams, or of 6 x 6 patches (of a JPEG copy): floors.py",
     "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
     "sums guessed": "a sum at the root is guessed, too: exp_listops.py",
