@@ -374,7 +374,7 @@ def worth(record):
     text = "mini " if record["tier"] == "mini" else ""
     text += f"{data.TITLES[record['task']]}: {cell['centres']:,} kinds of patches of {h} x {w} pixels, "
     text += "averaged over " + ("the whole image" if cell["pool"] == "all" else "each quarter of the image")
-    text += f", get {accuracy:.1f} (majority class of the test {100 * record['chance']:.1f})"
+    text += f", get {accuracy:.1f} (best constant answer {100 * record['chance']:.1f})"
     if record["tier"] != "paper" or record["task"] not in COLUMNS:
         return f"{text}; nothing published is comparable{tables.best_network(record)}."
     band, error = transformers(record["task"]), 100 * records.mean_and_error([record])[1]
