@@ -380,18 +380,19 @@ MEANING = """\
 A logistic regression reads the n-grams; its penalty is chosen by validation.
 Texts are read up to {length:,} bytes where a row does not say otherwise. The
 numbers are test accuracies in %, the errors standard errors by the test's size.
-Validation has reviews of the same films as training, the test of others. Your
-runs replace ours.
+Validation has reviews of the same films as training, the test of others. Rows
+that you have run show your numbers.
 """
 MEANINGS = {
     "presence": "which n-grams occur",
-    "counts": "the square roots of how often they occur",
-    "bayes": "presence, with the weights of Naive Bayes",
+    "counts": "the square roots of how often each n-gram occurs",
+    "bayes": "which n-grams occur, with the weights of Naive Bayes",
     "start": "a symbol is put in front of every document; on ListOps the pair with the next one shows the "
     "operation of the root",
     "lags 0 1 32": "a pixel, its right and its lower neighbour; with 33 a square",
     "words": "words, and all runs of at most n of them",
-    "features": "how many n-grams occur in training; pixels have 8 grey levels",
+    "features": "how many n-grams occur in training",
+    "Image": "its pixels have 8 grey levels here",
 }
 
 

@@ -314,7 +314,7 @@ def report(args):
     tier = " (mini tier)" if args.mini else ""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print(f"### A bag of image patches and logistic regression{tier}\n")
-        print("Your runs replace this repository's.\n")
+        print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         print('The reports of networks have 6x6, 400, quarters as "linear model".\n')

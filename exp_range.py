@@ -363,7 +363,7 @@ def print_dial(name, tier, yours, ours):
         plain = not any(row.techniques for row in rows)
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
         print(f"{whose}{', no techniques' if plain else ''}.")
-        print(f"At --stride S > 1 former neighbours stand {L} / S apart.", end=" ")
+        print(f"Columns: how far apart former neighbours stand, {L} / S at --stride S.")
         print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [[in_table(row, not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
