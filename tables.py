@@ -627,14 +627,15 @@ def longest(gaps):
     return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
-def print_paper_gaps(leads, full, small, shown, short, tasks, paper):
+def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
     """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours by its
-    recipe, and ours of the mini tier. full, small: gaps_of these."""
+    recipe, and ours of the mini tier. full, small: gaps_of these;
+    width: how many letters the first column may have."""
     lines = []
     for name, pair in leads.items():
         line = [gap_in_words(paper_gap(pair[:2], paper, tasks, task)) for task in shown]
         if any(line):
-            lines += folded([name, *line], width=30)
+            lines += folded([name, *line], width)
             for words, gaps in ((FULL, full.get(name, ())), (SMALL, small.get(name, ()))):
                 gaps = [gap for gap in gaps if (gap.tier, gap.task) not in OTHER_TASK]
                 found = ([gap for gap in gaps if gap.task == task] for task in shown)
