@@ -1266,7 +1266,7 @@ def print_papers(both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
     small = tables.gaps_of(PAPER_LEADS, small[0] or small[1], TASKS, PAPER)
-    print("S4 is from scratch below, whatever the Transformer is.", end=" ")
+    print("S4 is from scratch below, whatever the Transformer is.\n")
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
     known = records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
