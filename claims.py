@@ -36,7 +36,22 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FEW, GAP, NO_GAP, NOT_RUN, OPEN, OPPOSITE, SAME, SEEDS
+from records import (
+    ABOVE,
+    BAG,
+    BELOW,
+    DIFFERS,
+    EQUAL,
+    FAR,
+    FEW,
+    GAP,
+    NO_GAP,
+    NOT_RUN,
+    OPEN,
+    OPPOSITE,
+    SAME,
+    SEEDS,
+)
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -45,7 +60,6 @@ SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
-FAR = 10.0  # points: the pairs are counted above and below
 # Readings:
 AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS, NO_GAP), (OPEN, ABOVE, BELOW)
 
@@ -106,11 +120,10 @@ def count(pairs, width):
         else ""
     )
     before = (
-        f"Of {len(far)} gaps that are above {FAR:g} points in the papers {len(alike)} have the same sign "
-        f"here, of {len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)}; of {len(small)} smaller "
-        f"ones {sum(pair.reading == EQUAL for pair in small)} are as small here. That is of all pairs of "
-        f"rows of a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the "
-        "table."
+        f"The papers have {len(far)} gaps above {FAR:g} points: {len(alike)} have the same sign here. Of "
+        f"{len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)} have it; of {len(small)} smaller "
+        f"ones {sum(pair.reading == EQUAL for pair in small)} are as small here. These are all pairs of rows "
+        f"of a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",

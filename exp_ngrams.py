@@ -508,12 +508,13 @@ def print_best(found, usual):
     else a table of how far each is ahead of what is published, and first that which other reports have."""
     large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
     names = [data.TITLES[r["task"]] + ", words" * (r["cell"].get("unit") == "word") for r in large]
+    names = [f"Text, n={r['cell']['n']}" if name == "Text" else name for name, r in zip(names, large)]
     rest = [r for r in found if r not in large]
     words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
     tables.print_list("The best by validation:", words)
     if large:
         features = (label_of(r["cell"], without={"unit"}) for r in large)
-        best = "; ".join(f"{name}: {words}" for name, words in zip(names, features))
+        best = "; ".join(f"{name.partition(', n')[0]}: {words}" for name, words in zip(names, features))
         print(textwrap.fill(f"The best by validation: {best}.", 80) + f"\n\n{BEST}")
         lines = [[name, *leads(r)] for name, r in zip(names, large)]
         lines = [[f"Text, n={r['cell']['n']}", *leads(r)] for r in usual if r not in large] + lines

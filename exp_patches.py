@@ -294,6 +294,7 @@ def measure(task, cell, seed, patches, kept, began):
 
 
 MEANINGS = {
+    "centres": "kinds of patches, found by k-means; a patch is described by its likeness to each",
     "pool": "averaged over all of the image, or over each of its quarters",
     "span": "positions from a patch's first pixel to its last",
     "CPU time": "of one core; both pools use the same features, whose time counts in both",

@@ -299,12 +299,13 @@ def report(args):
 
 def print_not_run(ours):
     """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
-    print("### The dial (nothing at full size; the mini tier)\n")
+    print("### The dial\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --stride 256")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     for name, cells in mini.items():
+        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
         print_losses(name, "mini", cells)
 
 
@@ -323,8 +324,10 @@ def in_words(name, tier, cells):
             names = [row.label(False) for row in some]
             if names:
                 where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}"
+                most = max(some, key=lambda row: records.mean_and_error(cells[row, order])[0])
+                most = f", {most.label(False)} most" if verb == "stay" and names[1:] else ""
                 who = "all" if len(here) == len(names) > 2 else tables.listed(names)
-                parts.append(f"{who} {verb}{'' if names[1:] else 's'} {where}")
+                parts.append(f"{who} {verb}{'' if names[1:] else 's'} {where}{most}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
     if flat:

@@ -548,6 +548,7 @@ def difference(records, others):
 
 
 GAP = 2.0  # points: up to this is no difference
+FAR = 10.0  # points: of gaps above this mini runs mostly tell the sign
 SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
 OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
 ABOVE, BELOW = "above 0", "below 0"  # inconclusive, too: no gap of this sign was expected
