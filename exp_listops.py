@@ -334,7 +334,8 @@ LEGEND = """\
              exact.
     prefix   only P symbols are seen; the rest is drawn from the training
              examples, many times, and the most frequent answer is given
-    SM       known: a root SM is worked out; guessed: it gets a random digit
+    SM       known: a root SM is worked out; guessed: it gets a random digit;
+             nested ones are worked out in both
 """
 
 
