@@ -891,20 +891,15 @@ def first_of(columns):
 
 
 def gains_here(plain, shown):
-    """A sentence: the least and the most that SPT adds on each task, of the rows `shown` of `plain`; "" for
-    none."""
+    """A sentence: the least and the most that SPT adds on each task, by its objective, of the rows `shown` of
+    `plain`; "" for none."""
     words = []
-    for task, rows in shown.items():
-        pairs = [
-            (rows[arm][way], scratch_of(plain[task], arm))
-            for arm, way in product(rows, ("masked", "causal"))
-            if way in rows[arm]
-        ]
+    for task, way in product(shown, ("masked", "causal")):
+        pairs = [(shown[task][arm].get(way), scratch_of(plain[task], arm)) for arm in shown[task]]
         gains = [records.difference(*pair)[0] for pair in pairs if all(pair)]
-        words += (
-            [f"{tables.least_to_most(gains, tables.signed)} points on {data.TITLES[task]}"] if gains else []
-        )
-    return f"Here SPT adds {' and '.join(words)}." if words else ""
+        if gains:
+            words.append(f"on {data.TITLES[task]}, {way}, {tables.least_to_most(gains, tables.signed)}")
+    return f"Here SPT adds, in points: {'; '.join(words)}." if words else ""
 
 
 def print_gains(title, plain, shown):

@@ -561,7 +561,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     printed = capsys.readouterr().out
     one_line = " ".join(printed.split())
     assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in one_line
-    assert "Here SPT adds -10.0 to +20.0 points on Text." in one_line
+    assert "Here SPT adds, in points: on Text, masked, -10.0 to +20.0." in one_line
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
