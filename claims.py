@@ -120,10 +120,10 @@ def count(pairs, width):
         else ""
     )
     before = (
-        f"The papers have {len(far)} gaps above {FAR:g} points: {len(alike)} have the same sign here. Of "
-        f"{len(near)} between {GAP:g} and {FAR:g} points {len(near_alike)} have it; of {len(small)} smaller "
-        f"ones {sum(pair.reading == EQUAL for pair in small)} are as small here. These are all pairs of rows "
-        f"of a task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
+        f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
+        f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
+        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are all pairs of rows of a "
+        f"task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",

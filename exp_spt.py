@@ -1145,9 +1145,9 @@ LEADS = {
 }
 PAPER_LEADS = {  # what B's tables have of them, S4 from scratch, and of SPT
     "sinusoidal, causal SPT adds": ("Transformer, causal SPT", "Transformer, from scratch"),
-    "S4, scratch, over sinusoidal, scratch": LEADS["S4 over sinusoidal"].paper["none"],
-    "S4, scratch, over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
-    "S4, scratch, over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
+    "S4 over sinusoidal, both scratch": LEADS["S4 over sinusoidal"].paper["none"],
+    "S4 scratch, over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
+    "S4 scratch, over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 
