@@ -849,7 +849,7 @@ def print_runs(whose, tier, found, searched, folded):
     for question in (AHEAD, START):
         print_leads(question, cells, folded, tier)
     for task, of_task in by_task.items():
-        print_recipe(plain[task], shown[task], of_task)
+        print_recipe(plain[task], shown[task], of_task, searched)
         print_beside(cells[task], task)
     if shown != plain:
         print("Further rows, of other starts, fewer images, other orders: --all-tiers\n")
@@ -920,15 +920,16 @@ def print_gains(title, plain, shown):
         print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
 
 
-def print_recipe(plain, shown, found):
-    """The recipe of one task's rows, `shown` of `plain`, and what its records say of the runs."""
+def print_recipe(plain, shown, found, searched):
+    """The recipe of one task's rows, `shown` of `plain`, and what its records say of the runs; if asked for,
+    when they were best."""
     task = found[0]["task"]
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(shown))
     rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
     rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = about_runs(found) + best_epochs(shown, plain) + words
+    words = about_runs(found) + (best_epochs(shown, plain) if searched else "") + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
 
 
