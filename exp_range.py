@@ -392,9 +392,10 @@ def print_losses(name, tier, cells):
         return
     errors = [error for _, error in changes.values()]
     title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
+    plain = ", no techniques" * (not any(row.techniques for row in rows))
     heading = (
-        f"{title}: accuracy in the task's own order, in %, and the change in other orders, in points, with "
-        f"errors of {min(errors):.1f} to {max(errors):.1f}."
+        f"{title}{plain}: accuracy in the task's own order, in %, and the change in other orders, in points, "
+        f"with errors of {min(errors):.1f} to {max(errors):.1f}."
     )
     print(textwrap.fill(heading, 80) + "\n")
     table = []
