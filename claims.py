@@ -36,22 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import (
-    ABOVE,
-    BAG,
-    BELOW,
-    DIFFERS,
-    EQUAL,
-    FAR,
-    FEW,
-    GAP,
-    NO_GAP,
-    NOT_RUN,
-    OPEN,
-    OPPOSITE,
-    SAME,
-    SEEDS,
-)
+from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FAR, FEW, GAP, NO_GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -113,12 +98,11 @@ def count(pairs, width):
     far, near, small = by_size(pairs)
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
-    shares = sorted(100 * pair.numbers[0] / pair.row.expected for pair in alike)
-    size = (
-        f"; these {len(alike)} have {shares[0]:.0f} to {shares[-1]:.0f} % of the paper's size"
-        if shares
-        else ""
-    )
+    shares = [100 * pair.numbers[0] / pair.row.expected for pair in alike]
+    size = ""
+    if shares:
+        ends = tables.least_to_most(shares, "{:.0f}".format)
+        size = f"; these {len(alike)} have {ends} % of the paper's size"
     before = (
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
         f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
@@ -150,7 +134,7 @@ def tally(judged, width, parts=True):
         better = sum(one.better for one in group)
         return [name, as_said, better, otherwise - better, len(group) - as_said - otherwise]
 
-    expecting = [one for one in judged if one.reading not in ("", FEW, NOT_RUN)]
+    expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
     said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
@@ -177,10 +161,8 @@ def tally(judged, width, parts=True):
         "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    before = textwrap.fill(" ".join(said), width)
-    return "\n\n".join(
-        filter(None, [before, table, tables.bullets(kinds, width), textwrap.fill(after, width)])
-    )
+    before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
+    return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}

@@ -466,11 +466,8 @@ def print_task(group):
     tables.show(["", *columns], lines)
     errors = [100 * records.mean_and_error([r])[1] for r in group]
     costs = [r["cpu_seconds"] for r in group]
-    errors, costs = (
-        tables.least_to_most(errors, "{:.2f}".format),
-        tables.least_to_most(costs, "{:,.0f}".format),
-    )
-    print(f"Errors: {errors}. A number takes {costs} seconds of one core.\n")
+    took = f"A number takes {tables.least_to_most(costs, '{:,.0f}'.format)} seconds of one core."
+    print(f"Errors: {tables.least_to_most(errors, '{:.2f}'.format)}. {took}\n")
     if short := [r["row"] for r in group if not r.get("converged", True)]:
         print(f"Not converged within the steps allowed: {'; '.join(short)}.\n")
 
@@ -507,18 +504,23 @@ def print_best(found, usual):
     """What is best by validation: at the mini tier, where nothing published is comparable, a sentence each;
     else a table of how far each is ahead of what is published, and first that which other reports have."""
     large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
-    names = [data.TITLES[r["task"]] + ", words" * (r["cell"].get("unit") == "word") for r in large]
-    names = [f"Text, n={r['cell']['n']}" if name == "Text" else name for name, r in zip(names, large)]
     rest = [r for r in found if r not in large]
     words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
     tables.print_list("The best by validation:", words)
     if large:
-        features = (label_of(r["cell"], without={"unit"}) for r in large)
-        best = "; ".join(f"{name.partition(', n')[0]}: {words}" for name, words in zip(names, features))
+        best = "; ".join(f"{title_of(r)}: {label_of(r['cell'], without={'unit'})}" for r in large)
         print(textwrap.fill(f"The best by validation: {best}.", 80) + f"\n\n{BEST}")
-        lines = [[name, *leads(r)] for name, r in zip(names, large)]
-        lines = [[f"Text, n={r['cell']['n']}", *leads(r)] for r in usual if r not in large] + lines
+        first = [r for r in usual if r not in large]
+        lines = [[title_of(r, sizes=True), *leads(r)] for r in first + large]
         tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "MEGA", "SPT"], lines)
+
+
+def title_of(record, sizes=False):
+    """ "Text", or "Text, words"; with sizes "Text, n=6", of which there may be two."""
+    task, cell = record["task"], record["cell"]
+    if "unit" in cell:
+        return f"{data.TITLES[task]}, {cell['unit']}s"
+    return data.TITLES[task] + f", n={cell.get('n')}" * (sizes and task == "text")
 
 
 def leads(record):

@@ -321,13 +321,14 @@ def in_words(name, tier, cells):
         low = [row for row in here if at_bag(row, order, cells)]
         parts = []
         for verb, some in (("fall", low), ("stay", [row for row in here if row not in low])):
-            names = [row.label(False) for row in some]
-            if names:
-                where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}"
+            if not some:
+                continue
+            where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}"
+            if verb == "stay" and some[1:]:
                 most = max(some, key=lambda row: records.mean_and_error(cells[row, order])[0])
-                most = f", {most.label(False)} most" if verb == "stay" and names[1:] else ""
-                who = "all" if len(here) == len(names) > 2 else tables.listed(names)
-                parts.append(f"{who} {verb}{'' if names[1:] else 's'} {where}{most}")
+                where += f", {most.label(False)} most"
+            who = "all" if len(here) == len(some) > 2 else tables.listed([row.label(False) for row in some])
+            parts.append(f"{who} {verb}{'' if some[1:] else 's'} {where}")
         if parts:
             yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
     if flat:
@@ -367,7 +368,7 @@ def print_dial(name, tier, yours, ours):
         errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
         print(f"{whose}{', no techniques' if plain else ''}.")
         print(f"Columns: how far apart former neighbours stand, {L} / S at --stride S.")
-        print(f"Errors: {min(errors):.1f} to {max(errors):.1f}.\n")
+        print(f"Errors: {tables.least_to_most(errors, '{:.1f}'.format)}.\n")
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [[in_table(row, not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
             if table := [line for line in table if any(line[1:])]:
@@ -395,18 +396,15 @@ def print_losses(name, tier, cells):
     plain = ", no techniques" * (not any(row.techniques for row in rows))
     heading = (
         f"{title}{plain}: accuracy in the task's own order, in %, and the change in other orders, in points, "
-        f"with errors of {min(errors):.1f} to {max(errors):.1f}."
+        f"with errors of {tables.least_to_most(errors, '{:.1f}'.format)}."
     )
     print(textwrap.fill(heading, 80) + "\n")
-    table = []
-    for row in rows:
-        own = [in_table(row), accuracy(row, 1, cells)]
-        points = {
-            s: tables.signed(changes[row, s][0]) + "°" * at_bag(row, s, cells)
-            for s in moved
-            if (row, s) in changes
-        }
-        table.append([*own, *(points.get(s, "") for s in moved)])
+
+    def change(row, s):
+        points = tables.signed(changes[row, s][0]) if (row, s) in changes else ""
+        return points and points + "°" * at_bag(row, s, cells)
+
+    table = [[in_table(row), accuracy(row, 1, cells), *(change(row, s) for s in moved)] for row in rows]
     tables.print_table(["", "own order", *(words[s] for s in moved)], table)
 
 

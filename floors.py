@@ -75,7 +75,7 @@ def rows_of(found):
         ]
         title = data.TITLES[task]
         if task in seen:
-            title, others = "", ["", "", "", ""]
+            title, others = "", [""] * len(others)
         seen.add(task)
         yield [title, words, f"{accuracy:.1f} ± {error:.1f}", *others]
 

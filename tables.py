@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import ABOVE, BELOW, DIFFERS, EQUAL, GAP, NO_GAP, OPEN, OPPOSITE, SAME
+from records import ABOVE, BELOW, DIFFERS, EQUAL, FAR, GAP, NO_GAP, OPEN, OPPOSITE, SAME
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -196,7 +196,7 @@ MEANINGS = {  # of words in any report
     "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
-    SMALL: "ours of the mini tier, where the paper's gap is above 10 points (it often misses smaller "
+    SMALL: f"ours of the mini tier, where the paper's gap is above {FAR:g} points (it often misses smaller "
     "ones): the longest training of all its examples with 3 seeds; --mini has all",
     "linear model": "of 6-grams, or of 6 x 6 patches (of a JPEG copy): floors.py",
     "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
@@ -272,8 +272,7 @@ def report(
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if full:
-                small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
-                small = gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
+                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
                 print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
                 gaps = {
                     name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
@@ -573,6 +572,12 @@ def gaps_of(leads, found, tasks, paper):
     return gaps
 
 
+def mini_gaps_of(args, leads, both, shown, tasks, paper):
+    """gaps_of your records of the mini tier on some tasks, or else this repository's; {} without --report."""
+    small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
+    return gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
+
+
 def paper_gap(pair, paper, tasks, task):
     """How far the paper's table has one row ahead of another, in points; None where a number is missing."""
     printed = [paper_number(paper, row, tasks, task) for row in pair]
@@ -629,20 +634,19 @@ def longest(gaps):
 
 def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
     """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours by its
-    recipe, and ours of the mini tier. full, small: gaps_of these;
-    width: how many letters the first column may have."""
+    recipe, and ours of the mini tier where the paper's is above FAR: of smaller ones it tells too little.
+    full, small: gaps_of these; width: how many letters the first column may have."""
     lines = []
     for name, pair in leads.items():
         theirs = [paper_gap(pair[:2], paper, tasks, task) for task in shown]
         line = [*map(gap_in_words, theirs)]
         if any(line):
             lines += folded([name, *line], width)
-            for words, gaps in ((FULL, full.get(name, ())), (SMALL, small.get(name, ()))):
-                gaps = [gap for gap in gaps if (gap.tier, gap.task) not in OTHER_TASK]
-                found = [[gap for gap in gaps if gap.task == task] for task in shown]
-                if words == SMALL:  # it tells too little of smaller gaps
-                    found = [of if abs(gap or 0) > records.FAR else [] for of, gap in zip(found, theirs)]
-                chosen = map(longest if words == SMALL else by_the_recipe, found)
+            large = {task for task, points in zip(shown, theirs) if abs(points or 0) > FAR}
+            for words, of_tier, choose in ((FULL, full, by_the_recipe), (SMALL, small, longest)):
+                gaps = [gap for gap in of_tier.get(name, ()) if (gap.tier, gap.task) not in OTHER_TASK]
+                gaps = [gap for gap in gaps if gap.tier != "mini" or gap.task in large]
+                chosen = [choose([gap for gap in gaps if gap.task == task]) for task in shown]
                 line = [gap.in_points if gap else "" for gap in chosen]
                 lines += [[f"  {words}", *line]] if any(line) else []
     if lines:
@@ -876,15 +880,14 @@ def columns_in_use(header, lines):
 
 
 def print_list(heading, lines):
-    """A heading and lines below it, each with a dash, broken at no hard space; nothing without lines."""
+    """A heading and lines below it, each with a dash; nothing without lines."""
     if lines := [*lines]:
         print(f"{textwrap.fill(heading, 80)}\n\n{bullets(lines, 80)}\n")
 
 
 def bullets(lines, width):
-    """Lines as text, each with a dash, broken at no hard space."""
-    filled = (textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
-    return "\n".join(filled).replace("\xa0", " ")
+    """Lines as text, each with a dash."""
+    return "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
 
 
 # ------------------------------------------------------------------------------------------ figures

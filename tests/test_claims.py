@@ -416,18 +416,12 @@ def test_the_first_table_counts_the_rows_of_each_sentence():
             for name in [f"{who}, all"] + [short] * (who != rule.SAYS["control"]):  # that is one sentence
                 said.setdefault(name, []).append((*at, not any(at)))
     assert {readings[words] for words in BETTER} == {"differs"}
-    assert f"supports the sentence ({'; '.join(BETTER)})" in claims.tally(
-        [rule.judge(row, MINI) for row in ROWS], 999
-    )
-    printed = claims.tally([rule.judge(row, MINI) for row in ROWS], 80).splitlines()
+    judged = [rule.judge(row, MINI) for row in ROWS]
+    assert f"supports the sentence ({'; '.join(BETTER)})" in claims.tally(judged, 999)
+    printed = claims.tally(judged, 80).splitlines()
     assert max(map(len, printed)) <= 80
-    short = claims.tally([rule.judge(row, MINI) for row in ROWS], 80, parts=False)
-    assert re.findall(r"^\| (\w[\w ]*\w) +\| +\d", short, re.MULTILINE) == [
-        "Paper A",
-        "Paper B",
-        "Ours",
-        "Controls",
-    ]
+    short = re.findall(r"^\| (\w[\w ]*\w) +\| +\d", claims.tally(judged, 80, parts=False), re.MULTILINE)
+    assert short == ["Paper A", "Paper B", "Ours", "Controls"]
     sums = {who: [*map(sum, zip(*said[f"Paper {who}, all"]))] for who in "AB"}
     for who, (as_said, better, otherwise, still) in sums.items():
         came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open."

@@ -60,12 +60,7 @@ def test_the_table_has_the_accuracy_of_each_rule(found):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in floors.table(found).splitlines()]
     assert lines[2][2:] == ["60.0 ± 0.5", "10.0", "52.98 to 65.90", "86.82, 91.01", "91.02"]
     assert [line[2][:4] for line in lines[2:]] == ["60.0", "70.0", "80.0", "75.0", "90.0"]
-    assert lines[5][0] == "" and lines[5][3:] == [
-        "",
-        "",
-        "",
-        "",
-    ]  # what is published stands in the line above
+    assert lines[5][0] == "" and lines[5][3:] == [""] * 4  # what is published stands in the line above
 
 
 def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):

@@ -700,11 +700,8 @@ def test_long_convolutions_in_bf16_on_both_kinds_of_cpu(monkeypatch, has_amx):
     other side, so gelu."""
     monkeypatch.setattr(models, "HAS_AMX", has_amx)
     monkeypatch.setattr(models, "chunked_conv1d", by_fft := mock.Mock(wraps=models.chunked_conv1d))
-    block, x, mask = (
-        models.ConvBlock(16, 32, 31, activation="gelu"),
-        randn(2, 100, 16).float(),
-        masked(100, 81),
-    )
+    block, x = models.ConvBlock(16, 32, 31, activation="gelu"), randn(2, 100, 16).float()
+    mask = masked(100, 81)
     want = torch.autograd.grad(block.double()(x.double(), mask).square().sum(), block.conv.weight)[0]
     with torch.autocast("cpu", torch.bfloat16):
         got = torch.autograd.grad(block.float()(x, mask).square().sum(), block.conv.weight)[0]

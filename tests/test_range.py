@@ -154,7 +154,7 @@ def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     for r in found[:2]:
         r["model"] = "bag"
     cells = exp_range.of_the_dial(found)["text", "mini"]
-    apart, own = (line.replace("\xa0", " ") for line in exp_range.in_words("text", "mini", cells))
+    apart, own = exp_range.in_words("text", "mini", cells)
     assert own == "Text, neighbours not moved: K=7 is at the bag already, and has no order to lose"
     words = "K=5 falls to the bag, K=31 stays above it"
     assert apart == f"Text, neighbours 16 apart: {words}"
