@@ -205,19 +205,10 @@ def print_series(found):
     for n, groups in found.items():
         both = [groups.get(words, []) for words in ARMS]
         seen = STEPS * max(*both, key=len)[0]["hp"]["train"]["batch_size"] // n
-        adds |= {n: tables.lead(*both)} if all(both) else {}
-        lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds.get(n, "")])
+        adds = tables.lead(*both) if all(both) else ""
+        lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds])
     print(f"ListOps, {STEPS:,} steps each, of fewer or more unique examples:\n")
     tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
-    short, (*_, last_but_one, last) = [], EXAMPLES
-    if {EXAMPLES[0], last} <= adds.keys():
-        ends = (f"{adds[n]} with {n:,} examples" for n in (EXAMPLES[0], last))
-        short += [f"shuffling adds {' and '.join(ends)}"]
-    most, fewer = (found.get(n, {}).get("with shuffling") for n in (last, last_but_one))
-    if most and fewer:
-        points = f"{last:,} examples against {last_but_one:,}, with shuffling: {tables.lead(most, fewer)}"
-        short += [f"{points}; why is open"]
-    tables.print_list("This series in short, in points:", short)
 
 
 def plot_series(found, path):

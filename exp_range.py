@@ -18,7 +18,6 @@ derivatives say little.
 
 import contextlib
 import io
-import textwrap
 from itertools import product
 from typing import NamedTuple
 
@@ -37,7 +36,7 @@ import tables
 
 TASKS = ("text", "image", "listops", "retrieval", "pathfinder")
 STRIDES = (1, 4, 16, 64, "random")
-ORDERS = {"random": "anywhere", "rotated": "1 apart, rotated", "random-rotated": "anywhere, rotated"}
+ORDERS = {"random": "anywhere", "rotated": "own order, rotated", "random-rotated": "anywhere, rotated"}
 
 CONV = ((exp_locality.TABLE7, exp_locality.TASKS7), (exp_locality.MINI7, exp_locality.TASKS7))
 MULTITASK = (exp_multitask.MINI, exp_multitask.COLUMNS)
@@ -266,7 +265,6 @@ MEANINGS = {
     "positions: with 3 it reads ABCDEF as ADBECF. Others come near: at 64 apart, of 256, what was 4 apart "
     "stands side by side. 16 apart is mini Image transposed",
     "anywhere": "one random order for all examples",
-    "rotated": "the sequence of every image is also shifted in a circle, by a number of its own",
     "rates": "were searched for no order: all have the task's own",
 }
 
@@ -305,36 +303,40 @@ def print_not_run(ours):
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     for name, cells in mini.items():
-        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
-        print_losses(name, "mini", cells)
+        heading = (
+            f"{data.TITLES[name]}, mini tier, no techniques; from % in the task's own order to % when moved:"
+        )
+        tables.print_list(heading, in_words(name, "mini", cells, numbers=True))
 
 
-def in_words(name, tier, cells):
+def in_words(name, tier, cells, numbers):
     """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
-    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it?"""
-    words, title = orders_in_words(name, tier, cells), data.TITLES[name]
+    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it? With
+    `numbers` from which accuracy to which."""
+    words = orders_in_words(name, tier, cells)
     square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
     flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
+
+    def with_percents(label, *groups):
+        percents = " to ".join(f"{100 * records.mean_and_error(group)[0]:.1f}" for group in groups if group)
+        return f"{label} ({percents})" if numbers and percents else label
+
     for order in (*square, "random"):
         here = [row for row, s in cells if s == order and row in learnt and row not in flat]
         low = [row for row in here if at_bag(row, order, cells)]
-        parts = []
+        bag, parts = with_percents("the bag", bag_in(order, cells)), []
         for verb, some in (("fall", low), ("stay", [row for row in here if row not in low])):
-            if not some:
-                continue
-            where = "to the bag" if verb == "fall" else f"above {'it' if low else 'the bag'}"
-            if verb == "stay" and some[1:]:
-                most = max(some, key=lambda row: records.mean_and_error(cells[row, order])[0])
-                where += f", {most.label(False)} most"
-            who = "all" if len(here) == len(some) > 2 else tables.listed([row.label(False) for row in some])
-            parts.append(f"{who} {verb}{'' if some[1:] else 's'} {where}")
+            where = f"to {bag}" if verb == "fall" else f"above {'it' if low else bag}"
+            names = [with_percents(row.label(False), cells[row, 1], cells[row, order]) for row in some]
+            if some:
+                parts.append(f"{tables.listed(names)} {verb}{'' if some[1:] else 's'} {where}")
         if parts:
-            yield f"{title}, neighbours {words[order]}: {', '.join(parts)}"
+            yield f"neighbours {words[order]}: {'; '.join(parts)}"
     if flat:
-        names = tables.listed([row.label(False) for row in flat])
+        names = tables.listed([with_percents(row.label(False), cells[row, 1]) for row in flat])
         near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"
-        yield f"{title}, neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
+        yield f"neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
 
 
 def bag_in(order, cells):
@@ -348,10 +350,10 @@ def at_bag(row, order, cells):
 
 
 def orders_in_words(name, tier, *both):
-    """{order: "16 apart"}, near ones first, of the cells of one task."""
+    """{order: "16 apart"}, near ones first, of the cells of one task; 1: "own order"."""
     orders, L = {order for cells in both for _, order in cells}, data.length(name, tier == "mini")
     apart = {s: max(1, L // s) if s > 1 else 1 for s in orders - {*ORDERS}}
-    words = {s: f"{apart[s]} apart" for s in sorted(apart, key=apart.get)}
+    words = {s: "own order" if s == 1 else f"{apart[s]} apart" for s in sorted(apart, key=apart.get)}
     return words | {s: text for s, text in ORDERS.items() if s in orders}
 
 
@@ -359,7 +361,7 @@ def print_dial(name, tier, yours, ours):
     """What the orders of one task take, in short, and its tables of accuracies."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
-    tables.print_list("In short:", in_words(name, tier, ours or yours))
+    tables.print_list("In short:", in_words(name, tier, ours or yours, numbers=False))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue
@@ -372,40 +374,12 @@ def print_dial(name, tier, yours, ours):
         for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
             table = [[in_table(row, not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
             if table := [line for line in table if any(line[1:])]:
+                if part[0] in data.ROTATED:
+                    print("A control: each image is also shifted in a circle, by a number of its own.\n")
                 tables.show(["", *(words[s] for s in part)], table)
         of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]
         tables.print_recipe(data.TITLES[name], of_rows, of_task)
-
-
-def print_losses(name, tier, cells):
-    """A table of what each model has in the task's own order, and of what other orders take."""
-    words = orders_in_words(name, tier, cells)
-    moved = [s for s in words if s != 1 and s not in data.ROTATED]
-    rows = [row for row, s in cells if s == 1]
-    changes = {
-        (row, s): records.difference(cells[row, s], cells[row, 1])
-        for row in rows
-        for s in moved
-        if (row, s) in cells
-    }
-    if not changes:
-        return
-    errors = [error for _, error in changes.values()]
-    title = f"{data.TITLES[name]} ({records.TIERS[tier]})"
-    plain = ", no techniques" * (not any(row.techniques for row in rows))
-    heading = (
-        f"{title}{plain}: accuracy in the task's own order, in %, and the change in other orders, in points, "
-        f"with errors of {tables.least_to_most(errors, '{:.1f}'.format)}."
-    )
-    print(textwrap.fill(heading, 80) + "\n")
-
-    def change(row, s):
-        points = tables.signed(changes[row, s][0]) if (row, s) in changes else ""
-        return points and points + "°" * at_bag(row, s, cells)
-
-    table = [[in_table(row), accuracy(row, 1, cells), *(change(row, s) for s in moved)] for row in rows]
-    tables.print_table(["", "own order", *(words[s] for s in moved)], table)
 
 
 def plot_dial(name, tier, yours, ours, path):

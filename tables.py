@@ -25,7 +25,20 @@ import common
 import data
 import records
 from machine import UserError
-from records import ABOVE, BELOW, DIFFERS, EQUAL, FAR, GAP, NO_GAP, OPEN, OPPOSITE, SAME
+from records import (
+    ABOVE,
+    AS_EXPECTED,
+    BELOW,
+    DIFFERS,
+    EQUAL,
+    FAR,
+    GAP,
+    NO_GAP,
+    OPEN,
+    OPPOSITE,
+    OTHERWISE,
+    SAME,
+)
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -184,6 +197,7 @@ MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
+    "as there": f"{SAME}, {EQUAL}; otherwise: {OPPOSITE}, {DIFFERS}, {NO_GAP}; open: all others",
     "reading": "what our 95 % interval says, beside the paper's gap",
     SAME: f"of a gap above {GAP:g} points: ours is on its side of 0",
     OPPOSITE: f"of a gap above {GAP:g} points: ours is on the other side of 0",
@@ -260,6 +274,9 @@ def report(
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for tier in tiers:
             yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
+            known_here = len(ours)
+            if tier == "mini" and paper and not args.all_tiers:
+                ours = of_the_paper(ours, yours, paper, leads)
             full = tier == "paper" and paper and (yours or ours or not copied)
             if not (yours or ours or full):
                 continue
@@ -288,6 +305,8 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
+            if len(ours) < known_here:
+                print("Rows of models that the paper does not have: --all-tiers\n")
         if more:
             more()
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
@@ -300,6 +319,14 @@ def without_guests(both, exp):
     alone they compare nothing that its table asks for."""
     own = {r["task"] for found in both for r in found if r["tier"] == "mini" and r["exp"] == exp}
     return [[r for r in found if r["tier"] != "mini" or r["task"] in own] for found in both]
+
+
+def of_the_paper(ours, yours, paper, leads):
+    """This repository's records of the mini tier without rows that the paper neither prints nor writes about
+    (see leads), but with those that you have run and the bag of symbols."""
+    named = {row for of_lead in leads.values() if of_lead[2:] for row in of_lead[:2]}
+    named |= {r["row"] for r in yours}
+    return [r for r in ours if of_table(r["row"], paper) or r["row"] in named or records.is_bag(r)]
 
 
 def print_first(script, flags):
@@ -589,6 +616,9 @@ def gap_in_words(points):
     return "" if points is None else f"{points:+.2f}" if points else "≈ 0"
 
 
+KINDS = {"as there": AS_EXPECTED, "otherwise": OTHERWISE}  # of readings; all others are open
+
+
 def print_leads(gaps, titles):
     """A table of gaps_of: how far is one row ahead of another? With the 95 % interval where it is read."""
     lines = []
@@ -601,8 +631,10 @@ def print_leads(gaps, titles):
         lines += under(name, rows, width=30)
     readings = [gap.reading for of_lead in gaps.values() for gap in of_lead if gap.reading]
     if readings:
-        sums = ", ".join(f"{reading} {readings.count(reading)}" for reading in dict.fromkeys(readings))
-        words = f"Readings of {len(readings)} gaps that the paper prints or says: {sums}."
+        sums = {kind: sum(map(of_kind.count, readings)) for kind, of_kind in KINDS.items()}
+        sums["open"] = len(readings) - sum(sums.values())
+        sums = listed([f"{n} {kind}" for kind, n in sums.items() if n])
+        words = f"Gaps that the paper prints or says, {len(readings)} in all: {sums}."
         print(textwrap.fill(words, 80) + "\n")
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"

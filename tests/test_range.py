@@ -128,21 +128,6 @@ def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, 
     assert sorted(heights) == [37.5, 50] and math.isfinite(sum(heights))
 
 
-def test_at_full_size_the_report_has_what_mini_models_lose_by_each_order(monkeypatch, tmp_path, capsys):
-    """By hand: of 10,000 test examples 75, 62.5 and 50 % have errors .433, .484 and .5 points."""
-    monkeypatch.setattr(exp_range.records, "RESULTS", tmp_path / "none")
-    accuracies = {1: 0.75, 16: 0.625, "random": 0.5, "rotated": 0.9}
-    found = [record("range", 5, 0, accuracy, stride=s) for s, accuracy in accuracies.items()]
-    alone = [record("range", 31, 0, 0.625, stride=16)]  # without the task's own order nothing is lost
-    exp_range.print_not_run(exp_range.of_the_dial(found + alone))
-    heading, said = capsys.readouterr().out.rsplit("and the change", 1)
-    assert heading.endswith("accuracy in the task's own order, in %, ")
-    assert "in points, with errors of 0.6 to 0.7." in " ".join(said.split())
-    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
-    first = ["", "own order", "16 apart", "anywhere"]
-    assert [table[0], *table[2:]] == [first, ["K=5", "75.0 (1)", "-12.5", "-25.0"]]
-
-
 def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     """By hand: a bag has 50 %, so 51.5 is at its level and 52.5 is not; K = 7 has not learnt an order."""
     accuracies = {1: (0.5, 0.5), 5: (0.75, 0.515), 31: (0.7, 0.525), 7: (0.515, 0.5)}
@@ -154,11 +139,12 @@ def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     for r in found[:2]:
         r["model"] = "bag"
     cells = exp_range.of_the_dial(found)["text", "mini"]
-    apart, own = exp_range.in_words("text", "mini", cells)
-    assert own == "Text, neighbours not moved: K=7 is at the bag already, and has no order to lose"
-    words = "K=5 falls to the bag, K=31 stays above it"
-    assert apart == f"Text, neighbours 16 apart: {words}"
+    apart, own = exp_range.in_words("text", "mini", cells, numbers=True)
+    assert own == "neighbours not moved: K=7 (51.5) is at the bag already, and has no order to lose"
+    words = "K=5 (75.0 to 51.5) falls to the bag (50.0); K=31 (70.0 to 52.5) stays above it"
+    assert apart == f"neighbours 16 apart: {words}"
     for r in found:  # now three models learn an order, and all lose it
         r["test_acc"] = 0.75 if r["hp"]["train"].get("stride", 1) == 1 and r["model"] != "bag" else 0.5
     cells = exp_range.of_the_dial(found)["text", "mini"]
-    assert [*exp_range.in_words("text", "mini", cells)] == ["Text, neighbours 16 apart: all fall to the bag"]
+    words = "K=5 (75.0 to 50.0), K=7 (75.0 to 50.0) and K=31 (75.0 to 50.0) fall to the bag (50.0)"
+    assert [*exp_range.in_words("text", "mini", cells, numbers=True)] == [f"neighbours 16 apart: {words}"]

@@ -671,9 +671,8 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
         assert {row.removeprefix("Text"): cells[-1] for row, cells in rows.items()} == wanted
         assert rows["Text"][1] == paper
     assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
-    (sums,) = re.findall(r"Readings of 10 gaps that the paper prints or says: (.*)\.", " ".join(out.split()))
-    known = {"differs 4", "no difference 2", "too few seeds 2", "inconclusive 2"}
-    assert {*sums.partition(".")[0].split(", ")} == known
+    words = "Gaps that the paper prints or says, 10 in all: 2 as there, 4 otherwise and 4 open."
+    assert words in " ".join(out.split())
     assert "here (mini)" not in reported([], ours, leads=leads)[1]  # the paper's gap is too small
     monkeypatch.setattr("tables.FAR", 0.1)
     tables, out = reported([], ours, leads=leads)
