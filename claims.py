@@ -125,7 +125,7 @@ def count(pairs, width):
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
         f"otherwise: the opposite sign, or no gap; of a gap up to {GAP:g} points, a difference",
-        "open: not decided, or both models are at the bag, which sees no order",
+        f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
@@ -135,12 +135,15 @@ def count(pairs, width):
     return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
 
 
-ROW = "A row is one difference between mini models, of which a sentence expects a direction or nothing (≈ 0)."
+ROW = (
+    "The papers' sentences are put into rows: a row is one difference between mini models, and what a "
+    "sentence says of it: a direction, or nothing (≈ 0)."
+)
 
 
-def tally(judged, width, parts=True):
-    """Who expected what, and how often it came, of rows that are read: sentences, and a table of the sums of
-    each, with `parts` also of each sentence."""
+def tally(judged, width, short=False):
+    """Who expected what, and how often it came, of rows that are read: sentences, and if not `short` a table
+    of the sums of each and of each of their sentences."""
 
     def counts(name, group):
         as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
@@ -152,13 +155,16 @@ def tally(judged, width, parts=True):
     said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
-        _, as_said, better, otherwise, still = sums = counts(rule.SAYS[who] + ", all" * parts, group)
+        _, as_said, better, otherwise, still = sums = counts(f"{rule.SAYS[who]}, all", group)
         lines.append(sums)
-        if parts and len(sentences) > 1:
+        if len(sentences) > 1:
             lines += [counts(f"  {short}", found) for short, found in sentences.items()]
         if who in ("A", "B"):
             came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
+    before = textwrap.fill(" ".join(said), width)
+    if short:
+        return before
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
@@ -174,8 +180,7 @@ def tally(judged, width, parts=True):
         "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
-    return "\n\n".join([before, table, tables.bullets(kinds, width), after])
+    return "\n\n".join([before, table, tables.bullets(kinds, width), textwrap.fill(after, width)])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -291,11 +296,11 @@ of the training (it may have been higher before): docs/claims.md says of which.
 """
 
 
-def show_summary(judged, pairs, parts):
-    """Print what the pairs say, and how often the papers' and our sentences came; parts: see tally."""
+def show_summary(judged, pairs, short):
+    """Print what the pairs say, and how often the papers' and our sentences came; short: see tally."""
     if pairs:
         print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
-    print(f"How often did it come as said, at the mini tier?\n\n{tally(judged, 80, parts)}\n")
+    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80, short)}\n")
 
 
 def show_rows(judged):
@@ -416,7 +421,7 @@ def results_page(figures=None):
     rules, full, mini = parts.values()
     rules.append(floors.table(floors.floors()))
     for script in (*SCRIPTS, *RULES):
-        everything = ["--all-tiers"] * (script in SCRIPTS)  # rules have no tiers
+        everything = ["--all-tiers"] if script in SCRIPTS else ["--task", "all"]
         large = sections_of(script, *everything, figures=figures)
         large = (text for text in large if records.TIERS["mini"] not in text.splitlines()[0])
         (rules if script in RULES else full).extend(large)
@@ -445,7 +450,7 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        show_summary(judged, pairs, parts=bool(args.rows or args.out))
+        show_summary(judged, pairs, short=not (args.rows or args.out))
         if args.rows or args.out:
             show_rows([one for one in judged if one.seeds or not args.out])
         else:

@@ -41,6 +41,8 @@ import listops
 import machine
 import records
 import tables
+from exp_kernels import COLUMNS as COLUMNS3
+from exp_kernels import TABLE3
 from exp_locality import TABLE1, TASKS7
 from exp_spt import PAPER
 
@@ -320,7 +322,7 @@ def worth(line):
     if line["smoke"]:
         return "a smoke run: it works, the accuracy means nothing"
     if line["task"] not in COLUMNS or line["tier"] != "paper":
-        return f"nothing published is comparable{tables.best_network(line)}"
+        return tables.best_network(line) or "nothing published is comparable"
     at, (accuracy, error) = COLUMNS.index(line["task"]), (100 * x for x in records.mean_and_error([line]))
     theirs = [row[at] for row in TRANSFORMERS.values()]
     best = max(TRANSFORMERS, key=lambda name: TRANSFORMERS[name][at])
@@ -376,13 +378,11 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
     3: ("3 symbols, g apart", "^-", tables.ORANGE),
 }
 # fmt: on
-MEANING = """\
-A logistic regression reads the n-grams; its penalty is chosen by validation.
-Texts are read up to {length:,} bytes where a row does not say otherwise. The
-numbers are test accuracies in %, the errors standard errors by the test's size.
-Validation has reviews of the same films as training, the test of others. Rows
-that you have run show your numbers.
-"""
+METHOD = (
+    "A logistic regression reads the n-grams, of texts the first {length:,} bytes; its penalty is chosen by "
+    "validation (reviews of the same films as training; the test has others). Test accuracies in %, with "
+    "standard errors by the test's size."
+)
 MEANINGS = {
     "presence": "which n-grams occur",
     "counts": "the square roots of how often each n-gram occurs",
@@ -398,9 +398,9 @@ MEANINGS = {
 
 BEST = """\
 How far are they ahead of what is published, in points? LRA's: the best of the
-11 Transformers of LRA's table; K: A's convolutions; S4: that of Gu et al.; SPT:
-B's rotary Transformer. ≈: level, within two standard errors. ¹: level with
-always the same answer.
+11 Transformers of LRA's table; K: A's convolutions; S4: that of Gu et al.,
+and A's own; SPT: B's rotary Transformer. ≈: level, within two standard errors.
+¹: level with always the same answer.
 """
 
 
@@ -415,21 +415,21 @@ def report(args):
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
-        print(MEANING.format(length=data.length("text", args.mini)))
         as_published = [r for r in found if not r["changes"]]
         by_task = records.grouped(as_published, lambda r: r["task"]).values()
-        usual = tables.floor_of(found, "text", data.FLOORS["text"]["linear model"])
+        tier = "mini" if args.mini else "paper"
+        usual = tables.floor_of(found, "text", data.FLOORS["text"]["linear model"], tier)
         print_best([r for group in by_task for r in best_of(group)], usual)
-        why = "the shortest that is level with the best network"
-        why = "as at full size, whatever validates best" if args.mini else why
-        if any(r["task"] == "text" for r in found):
-            words = f'On Text the reports of networks have n=6, bayes as "linear model": {why}.'
-            print(f"{textwrap.fill(words, 80)}\n")
         groups = records.grouped(
             found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"]))
         )
-        for group in groups.values():
-            print_task(group + ungapped(group, found))
+        print(textwrap.fill(METHOD.format(length=data.length("text", args.mini)), 80) + "\n")
+        plain = {task for task, _, kind in groups if not kind}
+        left = [key for key in groups if key[2] and key[0] in plain and not args.task]
+        for key in (key for key in groups if key not in left):
+            print_task(groups[key] + ungapped(groups[key], found))
+        if left:
+            print(f"Further tables: --task {' '.join(dict.fromkeys(task for task, *_ in left))}\n")
     tables.explain(printed.getvalue(), MEANINGS)
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
@@ -508,11 +508,18 @@ def print_best(found, usual):
     words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
     tables.print_list("The best by validation:", words)
     if large:
-        best = "; ".join(f"{title_of(r)}: {label_of(r['cell'], without={'unit'})}" for r in large)
-        print(textwrap.fill(f"The best by validation: {best}.", 80) + f"\n\n{BEST}")
+        print(BEST)
         first = [r for r in usual if r not in large]
         lines = [[title_of(r, sizes=True), *leads(r)] for r in first + large]
-        tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "MEGA", "SPT"], lines)
+        tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "A's S4", "MEGA", "SPT"], lines)
+        best = "; ".join(f"{title_of(r)}: {label_of(r['cell'], without={'unit'})}" for r in large)
+        rows = f"Rows: the best by validation ({best})"
+        if first:
+            rows += ', and n=6, bayes, which the reports of networks have as "linear model": the shortest '
+            rows += "that is level with the best network"
+        print(textwrap.fill(f"{rows}.", 80) + "\n")
+    elif usual:
+        print('The reports of networks have n=6, bayes as "linear model", as at full size.\n')
 
 
 def title_of(record, sizes=False):
@@ -528,7 +535,9 @@ def leads(record):
     Transformers and of each of LATER, in points."""
     at, (accuracy, error) = COLUMNS.index(record["task"]), (100 * x for x in records.mean_and_error([record]))
     best = max(row[at] for row in TRANSFORMERS.values())
-    gaps = [accuracy - value for value in (best, *(row[at] for row in LATER.values()))]
+    own = tables.paper_number(TABLE3, "S4", COLUMNS3, record["task"])
+    kernel5, kernel7, s4, *rest = (row[at] for row in LATER.values())
+    gaps = [accuracy - value for value in (best, kernel5, kernel7, s4, own, *rest)]
     level = [records.side(gap, math.hypot(error, error)) == "level" for gap in gaps]
     chance = records.side(accuracy - 100 * record["chance"], error) == "level"
     marked = (tables.signed(gap) + "≈" * near for gap, near in zip(gaps, level))

@@ -315,7 +315,8 @@ def report(args):
     tier = " (mini tier)" if args.mini else ""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         print(f"### A bag of image patches and logistic regression{tier}\n")
-        print("Rows that you have run show your numbers.\n")
+        if any(r in yours for r in found):
+            print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         print('The reports of networks have 6x6, 400, quarters as "linear model".\n')
@@ -377,7 +378,7 @@ def worth(record):
     text += "averaged over " + ("the whole image" if cell["pool"] == "all" else "each quarter of the image")
     text += f", get {accuracy:.1f} (best constant answer {100 * record['chance']:.1f})"
     if record["tier"] != "paper" or record["task"] not in COLUMNS:
-        return f"{text}; nothing published is comparable{tables.best_network(record)}."
+        return f"{text}; {tables.best_network(record) or 'nothing published is comparable'}."
     band, error = transformers(record["task"]), 100 * records.mean_and_error([record])[1]
 
     def side(value):

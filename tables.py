@@ -711,7 +711,7 @@ def best_network(rule):
     if not bests:
         return ""
     name, accuracy = bests[rule["task"]]
-    return f"; the best network of the mini tier here has {accuracy:.1f} ({name})"
+    return f"the best network of the mini tier here has {accuracy:.1f} ({name})"
 
 
 def mini_networks(task):

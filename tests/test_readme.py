@@ -113,6 +113,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     claimed = " ".join(PAGES["claims"].split())
     for count, sentence in (
         (r"above 10 points (\d+) of (\d+) have", "above 10 points have the same sign here in {} of {} pairs"),
+        (r"as small here in (\d+) of (\d+)", "smaller ones are as small here in {} of {}."),
         (r"of 2 to 10 points (\d+) of (\d+)", "those of 2 to 10 in {} of {};"),
         (
             r"Of the (\d+) above 10 points with the same sign, (\d+) have",
@@ -134,6 +135,8 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     assert len(rows) == 8 and rows.items() <= judged.items()
     sizes = {(paper, here.split(" ")[0]) for paper, here, _ in judged}
     (first,) = re.findall(r"After a third of the epochs the first row is (\S+)\.\n", README)
+    (pair,) = re.findall(r"a free kernel is (\S+) points behind .*? S4 is still (\S+) ahead", README)
+    assert {"-" + pair[0], "+" + pair[1]} <= {here for _, here in sizes}
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert ("+0.37", first) in sizes and {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
@@ -141,7 +144,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
 def test_what_a_start_is_worth_is_said_as_in_the_report():
     pytest.importorskip("matplotlib")
     (table,) = re.findall(r"\| S4 \| .*?\n\n", PAGES["findings"], re.DOTALL)
-    printed = claims.report_of(exp_spt, "--mini", "--task", "image")
+    printed = claims.report_of(exp_spt, "--mini", "--all-tiers", "--task", "image")
     for line in table.strip().splitlines():
         name, *cells = re.split(r" *\| *", line)[1:-1]
         model = name.split(",")[0]
