@@ -173,7 +173,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
         metavar="N", help="so many seeds: seed, seed + 1, ... (default 1)")
     add("--report", action="store_true",
         help="print the tables, yours and this repository's; with --mini those of the mini tier")
-    add("--all-tiers", action="store_true", help="with --report: reduced budgets and the mini tier, too")
+    add("--all-tiers", action="store_true", help="with --report: all rows of all tiers")
     add("--against", type=Path, metavar="SCRIPT[:ROW]",
         help="with --report: compare your copy of a script with SCRIPT")
 

@@ -656,7 +656,8 @@ def make_parser():
     add("--mini", action="store_true", help="the small data of the mini tier")
     add("--smoke", action="store_true", help="check that it runs: seconds, no result")
     add("--top", type=common.positive_int, metavar="N", help="print the N heaviest n-grams of each class")
-    add("--report", "--figure", action="store_true", help="print the tables, draw the two figures, and exit")
+    add("--report", "--figure", action="store_true",
+        help="print the tables (all of them with --task), draw the two figures, and exit")
     # fmt: on
     common.add_execution(parser)
     return parser

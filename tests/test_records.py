@@ -594,6 +594,21 @@ def test_changed_recipes_of_few_seeds_are_left_to_all_tiers_unless_they_are_your
         assert (left in out) == (not flags)
 
 
+def test_models_that_the_paper_does_not_have_are_left_to_all_tiers_unless_they_are_yours(reported):
+    """K = 5 is a row of the table, "no norm" of a sentence, the bag what they are compared with."""
+    ours = seeds(0.6, 0.6, 0.6, tier="mini")
+    for row in ("no norm", "my own", "K=1 (bag of symbols)"):
+        ours += seeds(0.5, 0.5, 0.5, tier="mini", row=row, cell={"kernel": 1 if "bag" in row else row})
+    mine = seeds(0.4, code="x", tier="mini", row="my own", cell={"kernel": "my own"})
+    leads = {"lead": ("K=5", "no norm", 0.0), "ours": ("K=5", "my own")}
+    for yours, flags, shown in (([], (), False), ([], ("--all-tiers",), True), (mine, (), True)):
+        tables, out = reported(yours, ours, "--mini", *flags, leads=leads)
+        found = {"K=5", "no norm", "K=1 (bag of symbols)", *["my own"] * shown}
+        beyond = tables[SMALL]["Text; not in the paper's table"]
+        assert found == {*tables[SMALL]["Text"], *beyond} - {"Text"}
+        assert ("Rows of models that the paper does not have: --all-tiers\n" in out) != shown
+
+
 def test_a_recipe_says_what_few_rows_have_instead(capsys):
     rows = {"S4": (0.003, 4), "S5": (0.003, 4), "K=1": (0.001, 5), "K=5": (0.003, 5), "K=7": (0.001, 4)}
     rows |= {"K=9": (0.001, 5), "S4D": (0.003, 4), "DLR": (0.003, 4)}
