@@ -115,7 +115,7 @@ def count(pairs, width):
     size = ""
     if shares:
         ends = tables.least_to_most(shares, "{:.0f}".format)
-        size = f"; these {len(alike)} have {ends} % of the paper's size"
+        size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
         f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
@@ -140,10 +140,15 @@ ROW = (
     "sentence says of it: a direction, or nothing (≈ 0)."
 )
 
+SHORTLY = (
+    "As said: the difference has the sign that the sentence gives it, or there is none where it says so; or "
+    "it is better for the sentence. Open: not decided, or both models are at the bag."
+)
+
 
 def tally(judged, width, short=False):
-    """Who expected what, and how often it came, of rows that are read: sentences, and if not `short` a table
-    of the sums of each and of each of their sentences."""
+    """Who expected what, and how often it came, of rows that are read: sentences, and a table of the sums of
+    each and of each of their sentences; `short`: of the papers alone, and what is better is as said."""
 
     def counts(name, group):
         as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
@@ -152,19 +157,23 @@ def tally(judged, width, short=False):
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
-    said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
+    said, lines, papers, summed = [ROW], [], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
-        _, as_said, better, otherwise, still = sums = counts(f"{rule.SAYS[who]}, all", group)
-        lines.append(sums)
+        part = [counts(f"{rule.SAYS[who]}, all", group)]
         if len(sentences) > 1:
-            lines += [counts(f"  {short}", found) for short, found in sentences.items()]
+            part += [counts(f"  {words}", found) for words, found in sentences.items()]
+        lines += part
         if who in ("A", "B"):
+            papers += part
+            _, as_said, better, otherwise, still = part[0]
             came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
     before = textwrap.fill(" ".join(said), width)
     if short:
-        return before
+        lines = [[name, as_said + better, *rest] for name, as_said, better, *rest in papers]
+        table = tables.markdown(["what is said, in short", "as said", "otherwise", "open"], lines)
+        return "\n\n".join([textwrap.fill(ROW, width), table, textwrap.fill(SHORTLY, width)])
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [

@@ -325,7 +325,7 @@ LEGEND = """\
              standard error that the size of the test set gives
     always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often; of SM a random
-             digit
+             digit (in the reports of networks the commonest one)
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
              digit. The median of an even number of arguments is cut to a whole
              number, as in the data.

@@ -397,10 +397,10 @@ MEANINGS = {
 
 
 BEST = """\
-How far are they ahead of what is published, in points? LRA's: the best of the
-11 Transformers of LRA's table; K: A's convolutions; S4: that of Gu et al.,
-and A's own; SPT: B's rotary Transformer. ≈: level, within two standard errors.
-¹: level with always the same answer.
+LRA's: the best of the 11 Transformers of LRA's table; K: A's convolutions; S4:
+that of Gu et al., and A's own; MEGA: that of Ma et al.; SPT: B's rotary
+Transformer. ≈: level, within two standard errors. ¹: level with always the same
+answer.
 """
 
 
@@ -508,10 +508,14 @@ def print_best(found, usual):
     words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
     tables.print_list("The best by validation:", words)
     if large:
-        print(BEST)
         first = [r for r in usual if r not in large]
         lines = [[title_of(r, sizes=True), *leads(r)] for r in first + large]
+        print("How far is a linear model ahead of what is published, in points?\n")
+        level = [name for name, _, *gaps in lines if all(gap[0] == "+" or gap[-1] == "≈" for gap in gaps)]
+        if level:
+            print(f"Level with or ahead of all that follow: {'; '.join(level)}.\n")
         tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "A's S4", "MEGA", "SPT"], lines)
+        print(BEST)
         best = "; ".join(f"{title_of(r)}: {label_of(r['cell'], without={'unit'})}" for r in large)
         rows = f"Rows: the best by validation ({best})"
         if first:

@@ -297,6 +297,7 @@ MEANINGS = {
     "centres": "kinds of patches, found by k-means; a patch is described by its likeness to each",
     "pool": "averaged over all of the image, or over each of its quarters",
     "span": "positions from a patch's first pixel to its last",
+    "constant answer": "on test; where the commonest label in training is another, it has less",
     "CPU time": "of one core; both pools use the same features, whose time counts in both",
 }
 

@@ -303,40 +303,41 @@ def print_not_run(ours):
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     for name, cells in mini.items():
-        heading = (
-            f"{data.TITLES[name]}, mini tier, no techniques; from % in the task's own order to % when moved:"
-        )
-        tables.print_list(heading, in_words(name, "mini", cells, numbers=True))
+        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
 
 
-def in_words(name, tier, cells, numbers):
+def in_words(name, tier, cells):
     """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
-    of the square has, and anywhere. Which models fall to what a bag of symbols has, which stay above it? With
-    `numbers` from which accuracy to which."""
+    of the square has, and anywhere. How much of its lead over a bag of symbols does a model keep?"""
     words = orders_in_words(name, tier, cells)
     square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
     flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
-
-    def with_percents(label, *groups):
-        percents = " to ".join(f"{100 * records.mean_and_error(group)[0]:.1f}" for group in groups if group)
-        return f"{label} ({percents})" if numbers and percents else label
-
     for order in (*square, "random"):
         here = [row for row, s in cells if s == order and row in learnt and row not in flat]
         low = [row for row in here if at_bag(row, order, cells)]
-        bag, parts = with_percents("the bag", bag_in(order, cells)), []
-        for verb, some in (("fall", low), ("stay", [row for row in here if row not in low])):
-            where = f"to {bag}" if verb == "fall" else f"above {'it' if low else bag}"
-            names = [with_percents(row.label(False), cells[row, 1], cells[row, order]) for row in some]
-            if some:
-                parts.append(f"{tables.listed(names)} {verb}{'' if some[1:] else 's'} {where}")
+        parts = []
+        if low:
+            names = tables.listed([row.label(False) for row in low])
+            parts.append(f"{names} {'fall' if low[1:] else 'falls'} to the bag")
+        leads = {row: [lead_over_bag(row, s, cells) for s in (order, 1)] for row in here if row not in low}
+        leads = {row: lead for row, lead in leads.items() if None not in lead}
+        of = " points over it" if low else " points over the bag"
+        for row, (kept, had) in sorted(leads.items(), key=lambda item: -item[1][0]):
+            parts.append(f"{row.label(False)} keeps {kept:.1f} of its {had:.1f}{of}")
+            of = ""
         if parts:
             yield f"neighbours {words[order]}: {'; '.join(parts)}"
     if flat:
-        names = tables.listed([with_percents(row.label(False), cells[row, 1]) for row in flat])
+        names = tables.listed([row.label(False) for row in flat])
         near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"
         yield f"neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
+
+
+def lead_over_bag(row, order, cells):
+    """How many points a model has more than a bag of symbols in the same order; None without one."""
+    bag = bag_in(order, cells)
+    return records.difference(cells[row, order], bag)[0] if bag else None
 
 
 def bag_in(order, cells):
@@ -361,7 +362,7 @@ def print_dial(name, tier, yours, ours):
     """What the orders of one task take, in short, and its tables of accuracies."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
-    tables.print_list("In short:", in_words(name, tier, ours or yours, numbers=False))
+    tables.print_list("In short:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue

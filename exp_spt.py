@@ -778,7 +778,8 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "reading": "what our 95 % interval says of a gap after SPT, which is ≈ 0 by B's words",
+    "beside ≈ 0": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0; its numbers "
+    "stand below ours",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
@@ -791,6 +792,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "always from scratch: after SPT it is not legible in our copy",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
+    "best of 7": "of LRA's Transformers that B lists besides its plain one (sinusoidal, scratch)",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -904,10 +906,11 @@ def gains_here(plain, shown):
 
 def print_gains(title, plain, shown, folded):
     """The table of one task, of by_own_rates of its records: a row a model, from scratch and with an
-    objective. shown: the rows of `plain` to print; folded: without what was trained from scratch alone."""
+    objective. shown: the rows of `plain` to print; folded: without those that have no pair."""
     lines = []
     for way in ("masked", "causal", "multitask"):
-        rows = [row for arm in shown if way in shown[arm] for row in lines_of_gain(plain, arm, way)]
+        arms = (arm for arm in shown if way in shown[arm] and (scratch_of(plain, arm) or not folded))
+        rows = [row for arm in arms for row in lines_of_gain(plain, arm, way)]
         lines += tables.under(COLUMNS[way], rows, width=16)
     if lines:
         tables.print_table([title, "epochs", "scratch", "with it", "it adds", "restores"], lines)
@@ -1176,7 +1179,7 @@ def print_leads(question, by_task, folded, tier):
     if lines:
         lines += tables.under("paper B, S4 over", theirs if tier == "mini" else [])
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "beside ≈ 0"], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):
@@ -1189,7 +1192,7 @@ def lines_of_lead(cells, task, lead, folded):
     kept = {key: pair for key, pair in found.items() if key[1] in ("masked", "causal")}
     kept = {key: pair for key, pair in kept.items() if not was_a_search(found, *key)}
     scratch = {key: (scratch_arm(cells, key[0]), "none") for key in kept}
-    alone = [key for key in found if key[1] == "none" and key not in scratch.values()]
+    alone = [] if folded else [key for key in found if key[1] == "none" and key not in scratch.values()]
     lines = []
     for arm, way in [*kept, *alone]:
         before, pair = found.get(scratch.get((arm, way), (arm, way))), kept.get((arm, way))
@@ -1269,9 +1272,9 @@ def print_papers(args, both, names):
             max(values, key=lambda x: (isinstance(x, float), x)) for values in zip(*map(PAPER.get, SEVEN))
         )
         rest = {row: values for row, values in PAPER.items() if row not in SEVEN}
-        rows_of_b = {"best of 7 others of LRA": best} | rest
+        rows_of_b = {"best of 7 more of LRA's": best} | rest
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
-    for columns in (MEAN6, TASKS[6:]):
+    for columns in (MEAN6, TASKS[6:])[: 2 if args.all_tiers else 1]:
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [
@@ -1288,7 +1291,7 @@ def print_papers(args, both, names):
             paper = {by_positions(row): known for row, known in paper.items()}
             tables.print_averages(tasks, *named, paper)
         print("✗: chance; it counts as 50 in the averages, which are as the paper prints them.\n")
-        print(NOTES if args.all_tiers else "More numbers of the paper: --all-tiers\n")
+        print(NOTES if args.all_tiers else "More numbers of the paper, also of sCIFAR: --all-tiers\n")
 
 
 def in_short(row):

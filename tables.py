@@ -27,7 +27,6 @@ import records
 from machine import UserError
 from records import (
     ABOVE,
-    AS_EXPECTED,
     BELOW,
     DIFFERS,
     EQUAL,
@@ -36,7 +35,6 @@ from records import (
     NO_GAP,
     OPEN,
     OPPOSITE,
-    OTHERWISE,
     SAME,
 )
 
@@ -184,8 +182,7 @@ def mark(*groups):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (seeds). The error is the largest of three: by the row's "
-    "seeds, by those of all rows of the task, by the test set's size. Gaps are of unrounded numbers"
+    "test accuracy in %: mean ± standard error (seeds), see docs/claims.md; gaps are of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
@@ -197,7 +194,6 @@ MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
-    "as there": f"{SAME}, {EQUAL}; otherwise: {OPPOSITE}, {DIFFERS}, {NO_GAP}; open: all others",
     "reading": "what our 95 % interval says, beside the paper's gap",
     SAME: f"of a gap above {GAP:g} points: ours is on its side of 0",
     OPPOSITE: f"of a gap above {GAP:g} points: ours is on the other side of 0",
@@ -274,8 +270,8 @@ def report(
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for tier in tiers:
             yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
-            known_here = len(ours)
-            if tier == "mini" and paper and not args.all_tiers:
+            shortly, all_of_ours = tier == "mini" and paper and not args.all_tiers, ours
+            if shortly:
                 ours = of_the_paper(ours, yours, paper, leads)
             full = tier == "paper" and paper and (yours or ours or not copied)
             if not (yours or ours or full):
@@ -288,6 +284,10 @@ def report(
                 print_first(script, first)
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads, yours or ours, tasks, paper)
+            if shortly and not yours:
+                gaps = {
+                    name: some for name, some in gaps.items() if any(gap.paper is not None for gap in some)
+                }
             if full:
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
                 print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
@@ -305,8 +305,8 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
-            if len(ours) < known_here:
-                print("Rows of models that the paper does not have: --all-tiers\n")
+            if shortly and (ours != all_of_ours or any(map(of_few_seeds, changed_of(ours).values()))):
+                print("Further rows, of few seeds or not in the paper: --all-tiers\n")
         if more:
             more()
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
@@ -456,10 +456,8 @@ def print_changed(task, title, tasks, yours, ours, paper, searched):
     rates = [[r for r in found if is_rate(r)] for found in here]
     print_rates(title, rates[0] or (rates[1] if searched else []))
     here = [[r for r in found if not is_rate(r)] for found in here]
-    whole = here[1]
     if tier == "mini" and not searched:
-        groups = records.grouped(whole, lambda r: (records.row_key(r), records.in_words(r["changes"])))
-        here[1] = [r for group in groups.values() if len(group) >= records.SEEDS for r in group]
+        here[1] = [r for group in changed_of(here[1]).values() if not of_few_seeds(group) for r in group]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
@@ -470,8 +468,16 @@ def print_changed(task, title, tasks, yours, ours, paper, searched):
     if lines:
         lines = [[*line[:-2], "", ""] for line in lines] if tier == "mini" else lines
         print_table(header_of(f"{title}, changed recipe", tier), lines, notes)
-    if len(here[1]) < len(whole):
-        print(f"{title}, rows of fewer than {records.SEEDS} seeds: --all-tiers\n")
+
+
+def changed_of(found):
+    """{(row, its recipe in words): records} of those that have not the table's recipe, without rates."""
+    changed = (r for r in found if r["changes"] and not is_rate(r))
+    return records.grouped(changed, lambda r: (records.row_key(r), records.in_words(r["changes"])))
+
+
+def of_few_seeds(group):
+    return len(group) < records.SEEDS
 
 
 def is_rate(record):
@@ -616,9 +622,6 @@ def gap_in_words(points):
     return "" if points is None else f"{points:+.2f}" if points else "≈ 0"
 
 
-KINDS = {"as there": AS_EXPECTED, "otherwise": OTHERWISE}  # of readings; all others are open
-
-
 def print_leads(gaps, titles):
     """A table of gaps_of: how far is one row ahead of another? With the 95 % interval where it is read."""
     lines = []
@@ -629,16 +632,29 @@ def print_leads(gaps, titles):
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
-    readings = [gap.reading for of_lead in gaps.values() for gap in of_lead if gap.reading]
-    if readings:
-        sums = {kind: sum(map(of_kind.count, readings)) for kind, of_kind in KINDS.items()}
-        sums["open"] = len(readings) - sum(sums.values())
-        sums = listed([f"{n} {kind}" for kind, n in sums.items() if n])
-        words = f"Gaps that the paper prints or says, {len(readings)} in all: {sums}."
-        print(textwrap.fill(words, 80) + "\n")
+    print_list(
+        "In short (open: 0 lies inside the 95 % interval):",
+        filter(None, (in_short(*item, titles) for item in gaps.items())),
+    )
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)
+
+
+def in_short(name, gaps, titles):
+    """ "S4 over S5: ahead on Text; behind on Image (1 of 2)": on which side of 0 mini Gaps of one pair lie
+    with their intervals; "" for none."""
+    tasks = {}
+    for gap in gaps:
+        if gap.tier == "mini" and not gap.few:
+            low, high = gap.interval
+            tasks.setdefault(gap.task, []).append("ahead" if low > 0 else "behind" if high < 0 else "open")
+    parts = []
+    for side in ("ahead", "behind", "open"):
+        counts = {task: (sides.count(side), len(sides)) for task, sides in tasks.items() if side in sides}
+        where = [titles[task] + f" ({n} of {all_of})" * (n < all_of) for task, (n, all_of) in counts.items()]
+        parts += [f"{side} on {listed(where)}"] if where else []
+    return f"{name}: {'; '.join(parts)}" if parts else ""
 
 
 def counts(sides):
