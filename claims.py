@@ -172,7 +172,7 @@ def tally(judged, width, short=False):
     before = textwrap.fill(" ".join(said), width)
     if short:
         lines = [[name, as_said + better, *rest] for name, as_said, better, *rest in papers]
-        table = tables.markdown(["what is said, in short", "as said", "otherwise", "open"], lines)
+        table = tables.markdown(["what is said, in short", "as said or better", "otherwise", "open"], lines)
         return "\n\n".join([textwrap.fill(ROW, width), table, textwrap.fill(SHORTLY, width)])
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)

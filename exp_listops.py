@@ -429,15 +429,14 @@ def print_passes(groups, tier):
     lines = []
     for (rule, letter), sm in product(SIZES.items(), SM):
         sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
-        sides = {}  # what a size is, and the first that is that; of those behind the last
+        sides = {}  # what a size is, and the first that is that
         for size, group in sizes.items():
             gap = 100 * train_accuracy(group) - network
             side, at = records.side(gap, error), f"{letter} = {size:,} ({network + gap:.2f})"
-            if side == "behind":
-                sides[side] = f"behind up to {at}"
-            sides.setdefault(side, f"{side} from {at}")
+            if side != "behind":
+                sides.setdefault(side, f"{side} from {at}")
         if sizes:
-            lines.append(f"{rule}, SM {sm}: {', '.join(sides.values())}")
+            lines.append(f"{rule}, SM {sm}: {', '.join(sides.values()) or 'behind at all sizes'}")
     heading = (
         f"From which size on is a rule level with the best network ({name}, {network:.2f} on test), from "
         "which ahead? By its accuracy on the training examples, which are many. SM, a sum modulo 10 at the "
@@ -586,7 +585,7 @@ def main(argv=None):
     parser.add_argument("--rule", nargs="+", choices=[*RULES, *SIZES], metavar="RULE",
         help=f"{', '.join([*RULES, *SIZES])}; with it Figures 1 to 3 are not drawn (default all)")
     parser.add_argument("--W", nargs="+", type=common.natural_int, metavar="W",
-        help="of the window, in symbols (default 0, powers of two and the longest expression's)")
+        help="of the window, in symbols (default 0, 4, powers of two and the longest expression's)")
     parser.add_argument("--P", nargs="+", type=common.positive_int, metavar="P",
         help="of the prefix, in symbols (default powers of two and the longest expression's)")
     # fmt: on

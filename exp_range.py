@@ -303,17 +303,24 @@ def print_not_run(ours):
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     for name, cells in mini.items():
-        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
+        orders = [
+            s for s in orders_in_words(name, "mini", cells) if s in (1, *far_orders(name, "mini", cells))
+        ]
+        rows = dict.fromkeys(row for row, s in cells if s == 1)
+        words = orders_in_words(name, "mini", cells)
+        header = [f"{data.TITLES[name]}, mini", *(words[s] for s in orders)]
+        tables.print_table(
+            header, [[in_table(row), *(accuracy(row, s, cells) for s in orders)] for row in rows]
+        )
 
 
 def in_words(name, tier, cells):
     """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
     of the square has, and anywhere. How much of its lead over a bag of symbols does a model keep?"""
     words = orders_in_words(name, tier, cells)
-    square = [s for s in words if s not in ORDERS and s * s == data.length(name, tier == "mini")]
     learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
     flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
-    for order in (*square, "random"):
+    for order in far_orders(name, tier, cells):
         here = [row for row, s in cells if s == order and row in learnt and row not in flat]
         low = [row for row in here if at_bag(row, order, cells)]
         parts = []
@@ -334,10 +341,19 @@ def in_words(name, tier, cells):
         yield f"neighbours not moved: {near}, and {'have' if flat[1:] else 'has'} no order to lose"
 
 
+def far_orders(name, tier, cells):
+    """The two orders that a report speaks of: former neighbours as many positions apart as one row of the
+    square has, and anywhere."""
+    known = {s for _, s in cells}
+    return [s for s in known - {*ORDERS} if s * s == data.length(name, tier == "mini")] + ["random"]
+
+
 def lead_over_bag(row, order, cells):
-    """How many points a model has more than a bag of symbols in the same order; None without one."""
-    bag = bag_in(order, cells)
-    return records.difference(cells[row, order], bag)[0] if bag else None
+    """How many points a model has more than a bag of symbols in the same order, both as the table has them;
+    None without one."""
+    both = cells[row, order], bag_in(order, cells)
+    ours, bag = (round(100 * records.mean_and_error(group)[0], 1) if group else None for group in both)
+    return None if bag is None else ours - bag
 
 
 def bag_in(order, cells):

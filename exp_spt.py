@@ -778,8 +778,7 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "beside ≈ 0": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0; its numbers "
-    "stand below ours",
+    "beside ≈ 0": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
@@ -1170,15 +1169,20 @@ def leads_of(cells, model, twin):
 def print_leads(question, by_task, folded, tier):
     """A table of the LEADS of one question: a row a training, from scratch and after SPT; at the mini tier
     paper B's gaps below. folded: without the variants of rows."""
-    lines, theirs = [], []
+    lines, theirs = [], {}
     for name, lead in LEADS.items():
         if lead.question == question:
             rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
             lines += tables.under(name, [*chain(*rows.values())], width=23)
-            theirs += chain(*(paper_leads(lead, task) for task in rows if rows[task]))
+            shown = (paper_leads(lead, task) for task in rows if rows[task])
+            if shown := [words for words in shown if words]:
+                theirs[SHORT_NAMES[lead.twin["model"]]] = shown
     if lines:
-        lines += tables.under("paper B, S4 over", theirs if tier == "mini" else [])
-        print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
+        words = [f"{question} Paper B: {SAYS[question]}."]
+        if theirs and tier == "mini":
+            there = "; ".join(f"{name}, {', '.join(gaps)}" for name, gaps in theirs.items())
+            words.append(f"In its tables S4 from scratch has over Transformers after SPT: {there}.")
+        print(textwrap.fill(" ".join(words), 80) + "\n")
         tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "beside ≈ 0"], lines)
 
 
@@ -1206,14 +1210,11 @@ def lines_of_lead(cells, task, lead, folded):
 
 
 def paper_leads(lead, task):
-    """A row of what paper B's tables have of a lead on one task: from scratch, and after its SPT; or none."""
-    theirs = {way: paper_lead(pair, task) for way, pair in lead.paper.items()}
-    after = theirs.get("masked") or theirs.get("causal")
-    if not after:
-        return []
-    return [
-        [f"{SHORT_NAMES[lead.twin['model']]}, {data.TITLES[task]}", "", theirs.get("none", ""), after, ""]
-    ]
+    """ "-1.99 on Text": what paper B's tables have of a lead on one task after SPT of the other model, or
+    ""."""
+    pair = lead.paper.get("masked") or lead.paper.get("causal")
+    points = pair and paper_lead(pair, task)
+    return f"{points} on {data.TITLES[task]}" if points else ""
 
 
 def was_a_search(found, arm, way):

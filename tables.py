@@ -642,17 +642,20 @@ def print_leads(gaps, titles):
 
 
 def in_short(name, gaps, titles):
-    """ "S4 over S5: ahead on Text; behind on Image (1 of 2)": on which side of 0 mini Gaps of one pair lie
-    with their intervals; "" for none."""
-    tasks = {}
+    """ "gMLP over S5: ahead on Text; behind on Image (12 epochs)": on which side of 0 the intervals of one
+    pair's mini Gaps lie; "" for none."""
+    sides = {}
     for gap in gaps:
         if gap.tier == "mini" and not gap.few:
             low, high = gap.interval
-            tasks.setdefault(gap.task, []).append("ahead" if low > 0 else "behind" if high < 0 else "open")
+            side = "ahead" if low > 0 else "behind" if high < 0 else "open"
+            sides.setdefault(gap.task, {})[gap.words] = side
     parts = []
     for side in ("ahead", "behind", "open"):
-        counts = {task: (sides.count(side), len(sides)) for task, sides in tasks.items() if side in sides}
-        where = [titles[task] + f" ({n} of {all_of})" * (n < all_of) for task, (n, all_of) in counts.items()]
+        where = []
+        for task, found in sides.items():
+            changed = [f" ({words})" * bool(words) for words in found if found[words] == side]
+            where += [titles[task] + words for words in (changed if len(changed) < len(found) else [""])]
         parts += [f"{side} on {listed(where)}"] if where else []
     return f"{name}: {'; '.join(parts)}" if parts else ""
 
@@ -700,6 +703,8 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
     if lines:
         print("How far ahead a row is in the paper's table:\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
+        if any(small.values()) and not any(SMALL in label for label, *_ in lines):
+            print(f"No mini gap stands here: none that was run is above {FAR:g} points in the paper.\n")
 
 
 def by_the_recipe(gaps):
