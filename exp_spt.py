@@ -1267,32 +1267,35 @@ def print_papers(args, both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
-    known, rows_of_b = records.published(), PAPER
-    if not args.all_tiers:
-        best = tuple(
-            max(values, key=lambda x: (isinstance(x, float), x)) for values in zip(*map(PAPER.get, SEVEN))
-        )
-        rest = {row: values for row, values in PAPER.items() if row not in SEVEN}
-        rows_of_b = {"best of 7 more of LRA's": best} | rest
+    rows, known = paper_rows(args.all_tiers), records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
-    for columns in (MEAN6, TASKS[6:])[: 2 if args.all_tiers else 1]:
+    for columns in (MEAN6, TASKS[6:]) if args.all_tiers else (MEAN6,):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
-            lines = [
-                [by_positions(row), *(tables.paper_value(rows_of_b, row, i) for i in at)] for row in rows_of_b
-            ]
+            lines = [[by_positions(row), *(tables.paper_value(rows, row, i) for i in at)] for row in rows]
             lines = [line for line in lines if any(line[1:])]
             lines += tables.under(tables.OURS, tables.floor_lines(shown, rules))
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
-        for tasks, means in MEANS.items() if args.all_tiers else [(MEAN6, MEANS[MEAN6])]:
-            paper = {row: (None,) * len(tasks) + (value,) for row, value in means.items()}
-            print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
-            named = [[r | {"row": by_positions(r["row"])} for r in found] for found in both]
-            paper = {by_positions(row): known for row, known in paper.items()}
-            tables.print_averages(tasks, *named, paper)
-        print("✗: chance; it counts as 50 in the averages, which are as the paper prints them.\n")
+        print_averages(both, MEANS if args.all_tiers else {MEAN6: MEANS[MEAN6]})
         print(NOTES if args.all_tiers else "More numbers of the paper, also of sCIFAR: --all-tiers\n")
+
+
+def paper_rows(whole):
+    """PAPER; if not `whole`, LRA's SEVEN are one row, their best."""
+    best = tuple(map(max, zip(*map(PAPER.get, SEVEN))))
+    rest = {row: values for row, values in PAPER.items() if row not in SEVEN}
+    return PAPER if whole else {"best of 7 more of LRA's": best} | rest
+
+
+def print_averages(both, averages):
+    """The paper's averages, {tasks: {row: percent}}, beside ours of rows that every task has."""
+    named = [[r | {"row": by_positions(r["row"])} for r in found] for found in both]
+    for tasks, means in averages.items():
+        paper = {by_positions(row): (None,) * len(tasks) + (value,) for row, value in means.items()}
+        print(f"Average over {', '.join(data.TITLES[task] for task in tasks)}:\n")
+        tables.print_averages(tasks, *named, paper)
+    print("✗: chance; it counts as 50 in the averages, which are as the paper prints them.\n")
 
 
 def in_short(row):

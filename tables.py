@@ -270,7 +270,7 @@ def report(
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for tier in tiers:
             yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
-            shortly, all_of_ours = tier == "mini" and paper and not args.all_tiers, ours
+            shortly, whole = tier == "mini" and paper and not args.all_tiers, ours
             if shortly:
                 ours = of_the_paper(ours, yours, paper, leads)
             full = tier == "paper" and paper and (yours or ours or not copied)
@@ -305,7 +305,7 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
-            if shortly and (ours != all_of_ours or any(map(of_few_seeds, changed_of(ours).values()))):
+            if shortly and (ours != whole or any(map(of_few_seeds, changed_of(ours).values()))):
                 print("Further rows, of few seeds or not in the paper: --all-tiers\n")
         if more:
             more()
