@@ -105,8 +105,9 @@ def count_table(pairs):
     return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
 
 
-def count(pairs, width):
-    """The table of counts between the two sentences that it needs; lines of at most `width`."""
+def count(pairs, width, short=False):
+    """The table of counts and the sentences that it needs; lines of at most `width`; `short`: without what is
+    counted in words."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     far, near, small = by_size(pairs)
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
@@ -116,11 +117,14 @@ def count(pairs, width):
     if shares:
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
+    what = (
+        f"all pairs of rows of a task in one script's tables that have {SEEDS} seeds each here, by the "
+        "recipe of the table"
+    )
     before = (
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
         f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
-        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are all pairs of rows of a "
-        f"task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
+        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are {what}."
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
@@ -131,8 +135,11 @@ def count(pairs, width):
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
+    if short:
+        before, after = f"Is a gap as in the paper? Of {what}:", ""
     before, after = (textwrap.fill(words, width) for words in (before, after))
-    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
+    parts = [before, count_table(pairs), tables.bullets(kinds, width), after]
+    return "\n\n".join(filter(None, parts))
 
 
 ROW = (
@@ -308,7 +315,7 @@ of the training (it may have been higher before): docs/claims.md says of which.
 def show_summary(judged, pairs, short):
     """Print what the pairs say, and how often the papers' and our sentences came; short: see tally."""
     if pairs:
-        print("What is the mini tier worth?\n\n" + count(pairs, 80) + "\n")
+        print("What is the mini tier worth?\n\n" + count(pairs, 80, short) + "\n")
     print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80, short)}\n")
 
 

@@ -511,27 +511,30 @@ def print_best(found, usual):
         tables.print_list("The best by validation:", words)
     if large:
         first = [r for r in usual if r not in large]
-        lines = [[title_of(r, sizes=True), *leads(r)] for r in first + large]
+        lines = [[feature_of(r), *leads(r)] for r in first + large]
         print("How far is a linear model ahead of what is published, in points?\n")
         level = [name for name, _, *gaps in lines if all(gap[0] == "+" or gap[-1] == "≈" for gap in gaps)]
         tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "MEGA", "SPT"], lines)
         if level:
             print(f"Level with or ahead of all these: {'; '.join(level)}.\n")
         print(BEST)
-        best = "; ".join(f"{title_of(r)}: {label_of(r['cell'], without={'unit'})}" for r in large)
-        rows = f"Rows: the best by validation ({best})"
         if first:
-            rows += ', and n=6, bayes, which the reports of networks have as "linear model": the shortest '
-            rows += "that is level with the best network"
-        print(textwrap.fill(f"{rows}.", 80) + "\n")
+            print(textwrap.fill(f"Rows: the best by validation (texts: bayes), and {USUAL}.", 80) + "\n")
 
 
-def title_of(record, sizes=False):
-    """ "Text", or "Text, words"; with sizes "Text, n=6", of which there may be two."""
-    task, cell = record["task"], record["cell"]
-    if "unit" in cell:
-        return f"{data.TITLES[task]}, {cell['unit']}s"
-    return data.TITLES[task] + f", n={cell.get('n')}" * (sizes and task == "text")
+USUAL = (
+    'n=6, bayes, which the reports of networks have as "linear model": the shortest that is level with the '
+    "best network"
+)
+
+
+def feature_of(record):
+    """ "Text n=6", "Image lags 0 1 32 33": a record in the table of the best; weights if they are not bayes on
+    texts, counts elsewhere."""
+    usual = "bayes" if record["task"] in data.TEXTS else "counts"
+    words = label_of(record["cell"], without={"unit", *["weights"] * (record["cell"]["weights"] == usual)})
+    unit = record["cell"].get("unit")
+    return f"{data.TITLES[record['task']]} {', '.join(filter(None, [unit and f'{unit}s', words]))}"
 
 
 def leads(record):
