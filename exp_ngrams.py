@@ -529,8 +529,8 @@ USUAL = (
 
 
 def feature_of(record):
-    """ "Text n=6", "Image lags 0 1 32 33": a record in the table of the best; weights if they are not bayes on
-    texts, counts elsewhere."""
+    """ "Text n=6", "Image lags 0 1 32 33": a record in the table of the best; weights if not bayes on
+    texts, or counts elsewhere."""
     usual = "bayes" if record["task"] in data.TEXTS else "counts"
     words = label_of(record["cell"], without={"unit", *["weights"] * (record["cell"]["weights"] == usual)})
     unit = record["cell"].get("unit")
