@@ -106,8 +106,8 @@ def count_table(pairs):
 
 
 def count(pairs, width, short=False):
-    """The table of counts and the sentences that it needs; lines of at most `width`; `short`: without what is
-    counted in words."""
+    """The table of counts and the sentences that it needs; lines of at most `width`; `short`: without the
+    last."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     far, near, small = by_size(pairs)
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
@@ -117,14 +117,11 @@ def count(pairs, width, short=False):
     if shares:
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
-    what = (
-        f"all pairs of rows of a task in one script's tables that have {SEEDS} seeds each here, by the "
-        "recipe of the table"
-    )
     before = (
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
         f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
-        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are {what}."
+        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are all pairs of rows of a "
+        f"task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
@@ -135,8 +132,7 @@ def count(pairs, width, short=False):
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
-    if short:
-        before, after = f"Is a gap as in the paper? Of {what}:", ""
+    after = "" if short else after
     before, after = (textwrap.fill(words, width) for words in (before, after))
     parts = [before, count_table(pairs), tables.bullets(kinds, width), after]
     return "\n\n".join(filter(None, parts))

@@ -238,7 +238,7 @@ MEANINGS = {
     "techniques",
 }
 LEADS = {"Transformer, techniques over none": ("Transformer", "Transformer, no techniques")}
-LEADS["Transformer over MEGA, no techniques"] = ("Transformer", "MEGA, no techniques")
+LEADS["Transformer over MEGA, MEGA with none"] = ("Transformer", "MEGA, no techniques")
 LEADS |= {
     f"{model}, techniques over none": (model, f"{model}, no techniques")
     for model in ("MEGA", "paper A's MEGA")

@@ -519,13 +519,8 @@ def print_best(found, usual):
             print(f"Level with or ahead of all these: {'; '.join(level)}.\n")
         print(BEST)
         if first:
-            print(textwrap.fill(f"Rows: the best by validation (texts: bayes), and {USUAL}.", 80) + "\n")
-
-
-USUAL = (
-    'n=6, bayes, which the reports of networks have as "linear model": the shortest that is level with the '
-    "best network"
-)
+            print('Text n=6 (bayes) is the "linear model" of the reports of networks: the shortest')
+            print("that is level with the best network. Other rows: the best by validation.\n")
 
 
 def feature_of(record):

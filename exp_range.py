@@ -308,9 +308,10 @@ def print_not_run(ours):
         ]
         rows = dict.fromkeys(row for row, s in cells if s == 1)
         words = orders_in_words(name, "mini", cells)
-        header = [f"{data.TITLES[name]}, mini", *(words[s] for s in orders)]
+        header = [data.TITLES[name], *(words[s] for s in orders)]
         groups = [group for (_, s), group in cells.items() if s in orders]
         errors = [100 * records.mean_and_error(group)[1] for group in groups]
+        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
         print(f"Accuracies in %, no techniques; errors {tables.least_to_most(errors, '{:.1f}'.format)}:\n")
         tables.print_table(
             header, [[in_table(row), *(accuracy(row, s, cells) for s in orders)] for row in rows]

@@ -1270,6 +1270,8 @@ def print_papers(args, both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
+    if args.report:
+        print(textwrap.fill(f"All mini runs. {gains_of_mini(both, names)}", 80) + "\n")
     rows, known = paper_rows(args.all_tiers), records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]) if args.all_tiers else (MEAN6,):
@@ -1285,6 +1287,18 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. Averages, sCIFAR and more numbers of the paper: --all-tiers\n")
+
+
+def gains_of_mini(both, names):
+    """gains_here of your runs of the mini tier on some tasks, or else this repository's, without variants."""
+    small = [
+        [r for r in found if r["tier"] == "mini" and r["task"] in names and "score" not in r]
+        for found in both
+    ]
+    by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
+    plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
+    shown = {task: {a: c for a, c in rows.items() if not is_variant(a, c)} for task, rows in plain.items()}
+    return gains_here(plain, shown)
 
 
 def paper_rows(whole):

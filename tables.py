@@ -635,7 +635,7 @@ def print_leads(gaps, titles):
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
-    print_list("In short, beside the paper:", in_short(gaps, titles))
+    print_list("In short, beside the paper's numbers:", in_short(gaps, titles))
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)

@@ -111,8 +111,9 @@ def test_the_first_table_is_that_of_the_records():
 def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     """Its counts, and every row of its table of readings."""
     claimed = " ".join(PAGES["claims"].split())
-    said = r"papers' (\d+) gaps above 10 points (\d+) have the same sign here \(in (\d+) of these (\d+) .*?"
-    said += r"Of (\d+) gaps of 2 to 10 points (\d+) have it\. Of (\d+) smaller ones none"
+    said = r"Of (\d+) pairs that are above 10 points .*?, (\d+) have the same sign here "
+    said += r"\(in (\d+) of these (\d+) .*?Of (\d+) pairs that are 2 to 10 apart (\d+) have it\. "
+    said += r"Of (\d+) nearer ones none"
     far, alike, bags, again, near, near_alike, small = re.search(said, README).groups()
     for sentence in (
         f"above 10 points have the same sign here in {alike} of {far} pairs, those of 2 to 10 in "
