@@ -36,21 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import (
-    ABOVE,
-    AS_EXPECTED,
-    BAG,
-    BELOW,
-    EQUAL,
-    FAR,
-    FEW,
-    GAP,
-    OPEN,
-    OPPOSITE,
-    OTHERWISE,
-    SAME,
-    SEEDS,
-)
+from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FAR, FEW, GAP, NO_GAP, OPEN, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -59,7 +45,8 @@ SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
-UNDECIDED = OPEN, ABOVE, BELOW
+# Readings:
+AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS, NO_GAP), (OPEN, ABOVE, BELOW)
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -144,8 +131,8 @@ ROW = (
 )
 
 SHORTLY = (
-    "As said: the difference has the sign that the sentence gives it, or there is none where it says so; or "
-    "it is better for the sentence. Open: not decided, or both models are at the bag."
+    "For it: the difference has the sign that the sentence gives it, or there is none where it says so, or "
+    "it is better. Open: not decided, or both models are at the bag."
 )
 
 
@@ -175,7 +162,7 @@ def tally(judged, width, short=False):
     before = textwrap.fill(" ".join(said), width)
     if short:
         lines = [[name, as_said + better, *rest] for name, as_said, better, *rest in papers]
-        table = tables.markdown(["what is said, in short", "as said or better", "otherwise", "open"], lines)
+        table = tables.markdown(["what is said, in short", "for it", "against it", "open"], lines)
         return "\n\n".join([textwrap.fill(ROW, width), table, textwrap.fill(SHORTLY, width)])
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)

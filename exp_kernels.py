@@ -426,7 +426,7 @@ MEANINGS = {
     "decay-selective": "decay-fixed, but the input chooses the number",
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
-    "gMLP": "a block with a gate, whose kernel is 2 L + 1 free numbers",
+    "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction",

@@ -422,8 +422,8 @@ def report(args):
             found, lambda r: (r["task"], records.in_words(r["changes"]), kind_of(r["cell"]))
         )
         print(textwrap.fill(METHOD.format(length=data.length("text", args.mini)), 80) + "\n")
-        plain = {task for task, _, kind in groups if not kind}
-        left = [key for key in groups if key[2] and key[0] in plain and not args.task]
+        left = [key for key in groups if not (args.task or (key[0] == "text" and key[2] in ("", "words")))]
+        left = left if len(left) < len(groups) else []
         for key in (key for key in groups if key not in left):
             print_task(groups[key] + ungapped(groups[key], found))
         if left:

@@ -1174,8 +1174,6 @@ def print_leads(question, by_task, folded, tier):
     for name, lead in LEADS.items():
         if lead.question == question:
             rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
-            if folded and not any(line[2] for line in chain(*rows.values())):
-                continue  # nothing from scratch to compare with
             lines += tables.under(name, [*chain(*rows.values())], width=23)
             shown = (paper_leads(lead, task) for task in rows if rows[task])
             if shown := [words for words in shown if words]:
@@ -1271,7 +1269,8 @@ def print_papers(args, both, names):
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
     if args.report:
-        print(textwrap.fill(f"All mini runs. {gains_of_mini(both, names)}", 80) + "\n")
+        words = f"Mini runs, without variants of their rows. {gains_of_mini(both, names)}"
+        print(textwrap.fill(words, 80) + "\n")
     rows, known = paper_rows(args.all_tiers), records.published()
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]) if args.all_tiers else (MEAN6,):
@@ -1286,7 +1285,11 @@ def print_papers(args, both, names):
             print_averages(both, MEANS)
             print(NOTES)
         else:
-            print("✗: chance. Averages, sCIFAR and more numbers of the paper: --all-tiers\n")
+            words = "; ".join(
+                f"{by_positions(row).replace(',', '')} {value:.2f}" for row, value in MEANS[MEAN6].items()
+            )
+            print(textwrap.fill(f"✗: chance. Averages of these six tasks: {words}.", 80) + "\n")
+            print("More numbers of the paper: --all-tiers\n")
 
 
 def gains_of_mini(both, names):

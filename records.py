@@ -553,7 +553,6 @@ SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", 
 OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
 ABOVE, BELOW = "above 0", "below 0"  # inconclusive, too: no gap of this sign was expected
 NO_GAP = "no gap"  # where one was expected
-AS_EXPECTED, OTHERWISE = (SAME, EQUAL), (OPPOSITE, DIFFERS, NO_GAP)  # all others leave it open
 # Student's t: {degrees of freedom: its quantile 0.975}.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
 T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}

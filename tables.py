@@ -27,7 +27,6 @@ import records
 from machine import UserError
 from records import (
     ABOVE,
-    AS_EXPECTED,
     BELOW,
     DIFFERS,
     EQUAL,
@@ -36,7 +35,6 @@ from records import (
     NO_GAP,
     OPEN,
     OPPOSITE,
-    OTHERWISE,
     SAME,
 )
 
@@ -196,7 +194,6 @@ MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
-    "as there": f"{SAME}, {EQUAL}; otherwise: {OPPOSITE}, {DIFFERS}, {NO_GAP}; open: all others",
     "reading": "what our 95 % interval says, beside the paper's gap",
     SAME: f"of a gap above {GAP:g} points: ours is on its side of 0",
     OPPOSITE: f"of a gap above {GAP:g} points: ours is on the other side of 0",
@@ -635,28 +632,9 @@ def print_leads(gaps, titles):
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
-    print_list("In short, beside the paper's numbers:", in_short(gaps, titles))
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "reading"], lines)
-
-
-VERDICTS = {"as there": AS_EXPECTED, "otherwise": OTHERWISE}  # of readings; all others leave it open
-
-
-def in_short(gaps, titles):
-    """ "as there: S4 over S5 on Text; gMLP over S4 on Image (12 epochs)": {name: Gaps} by what is read of
-    them, a line for each of VERDICTS."""
-    lines = {verdict: {} for verdict in [*VERDICTS, "open"]}
-    for name, of_lead in gaps.items():
-        for gap in of_lead:
-            if gap.reading:
-                verdict = next((known for known, some in VERDICTS.items() if gap.reading in some), "open")
-                place = titles[gap.task] + f" ({gap.words})" * bool(gap.words)
-                lines[verdict].setdefault(name, []).append(place)
-    for verdict, names in lines.items():
-        if names:
-            yield f"{verdict}: {'; '.join(f'{name} on {listed(places)}' for name, places in names.items())}"
 
 
 def counts(sides):

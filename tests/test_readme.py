@@ -136,6 +136,8 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     (first,) = re.findall(r"After a third of the epochs the first row is (\S+)\.\n", README)
     (other,) = re.findall(r"rotary positions are (\S+) behind .*? masked SPT costs S4 (\S+), ", README)
     assert {*zip(("+20.28", "> 0"), (f"-{lost}" for lost in other))} <= sizes
+    (ahead,) = re.findall(r"After SPT S4 is still (\S+) ahead", README)
+    assert ("≈ 0", f"+{ahead}") in sizes
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert ("+0.37", first) in sizes and {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
