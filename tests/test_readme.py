@@ -133,7 +133,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     rows = {(paper, here.replace("°", ""), reading): "°" in here for paper, here, reading in rows}
     assert len(rows) == 8 and rows.items() <= judged.items()
     sizes = {(paper, here.split(" ")[0]) for paper, here, _ in judged}
-    (first,) = re.findall(r"After a third of the epochs the first row is (\S+)\.\n", README)
+    (first,) = re.findall(r"After a third of the epochs the first row is (\S+)\. On", README)
     (other,) = re.findall(r"rotary positions are (\S+) behind .*? masked SPT costs S4 (\S+), ", README)
     assert {*zip(("+20.28", "> 0"), (f"-{lost}" for lost in other))} <= sizes
     (ahead,) = re.findall(r"After SPT S4 is still (\S+) ahead", README)
