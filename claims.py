@@ -130,15 +130,10 @@ ROW = (
     "sentence says of it: a direction, or nothing (≈ 0)."
 )
 
-SHORTLY = (
-    "For it: the difference has the sign that the sentence gives it, or there is none where it says so, or "
-    "it is better. Open: not decided, or both models are at the bag."
-)
 
-
-def tally(judged, width, short=False):
+def tally(judged, width):
     """Who expected what, and how often it came, of rows that are read: sentences, and a table of the sums of
-    each and of each of their sentences; `short`: of the papers alone, and what is better is as said."""
+    each and of each of their sentences."""
 
     def counts(name, group):
         as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
@@ -147,7 +142,7 @@ def tally(judged, width, short=False):
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
-    said, lines, papers, summed = [ROW], [], [], [one for one in expecting if one.row.heading.who != "rivals"]
+    said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         part = [counts(f"{rule.SAYS[who]}, all", group)]
@@ -155,15 +150,10 @@ def tally(judged, width, short=False):
             part += [counts(f"  {words}", found) for words, found in sentences.items()]
         lines += part
         if who in ("A", "B"):
-            papers += part
             _, as_said, better, otherwise, still = part[0]
             came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
     before = textwrap.fill(" ".join(said), width)
-    if short:
-        lines = [[name, as_said + better, *rest] for name, as_said, better, *rest in papers]
-        table = tables.markdown(["what is said, in short", "for it", "against it", "open"], lines)
-        return "\n\n".join([textwrap.fill(ROW, width), table, textwrap.fill(SHORTLY, width)])
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
@@ -295,15 +285,9 @@ of the training (it may have been higher before): docs/claims.md says of which.
 """
 
 
-def show_summary(judged, pairs, short):
-    """Print what the pairs say, and how often the papers' and our sentences came; short: see tally."""
-    if pairs:
-        print("What is the mini tier worth?\n\n" + count(pairs, 80, short) + "\n")
-    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80, short)}\n")
-
-
 def show_rows(judged):
-    """Print every row below its heading, and what its words mean."""
+    """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
+    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n\n{READ}")
     print("Every row, in points:\n")
     print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
@@ -311,7 +295,6 @@ def show_rows(judged):
         for one in group:
             show(one)
         print()
-    print(READ)
 
 
 def table_of(group):
@@ -449,8 +432,10 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        show_summary(judged, pairs, short=not (args.rows or args.out))
-        if args.rows or args.out:
+        everything = bool(args.rows or args.out)
+        if pairs:
+            print(f"What is the mini tier worth?\n\n{count(pairs, 80, short=not everything)}\n")
+        if everything:
             show_rows([one for one in judged if one.seeds or not args.out])
         else:
             print("Every sentence, every row, and what its words mean: python claims.py --rows")

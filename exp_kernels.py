@@ -444,7 +444,7 @@ LEADS = {
 def report(args):
     """Ours beside the paper's."""
     tables.report(
-        args, __file__, "Table 3: long kernels, free or not", COLUMNS, data.TITLES, TABLE3,
+        args, __file__, "Paper A, Table 3: long kernels, free or not", COLUMNS, data.TITLES, TABLE3,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         first="--task image --model gmlp",
     )  # fmt: skip

@@ -21,6 +21,7 @@ Rules and Figure 1 take minutes on a CPU, the first time with ListOps to generat
 import functools
 import math
 import statistics
+import textwrap
 import time
 from itertools import product
 from pathlib import Path
@@ -348,7 +349,7 @@ def report(args):
     ranges = {}
     tiers = tables.tiers_of(args, *({r["tier"] for r in found if r["exp"] == exp} for found in both))
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
-        print(f"### Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
+        print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
         for rule, (_, words, paper) in RULES.items():
             rows.append([words])
@@ -359,7 +360,7 @@ def report(args):
                 rows[-1].append(train + tables.summary(group))
             rows[-1].append(f"≈ {paper}" if paper else "")
         there = "paper, train" if tier == "paper" else "paper, full, train"
-        tables.print_table(["train / test", "yours", "this repository", there], rows)
+        tables.print_table(["rule", "yours", "train / test", there], rows)
         if groups := range_groups(*both, tier):
             print_ranges(groups, tier)
             ranges[tier] = groups
@@ -430,21 +431,19 @@ def print_passes(groups, tier):
     lines = []
     for (rule, letter), sm in product(SIZES.items(), SM):
         sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
-        sides = {}  # what a size is, and the first that is that
+        sides = {}  # "level", "ahead": the first size that is that
         for size, group in sizes.items():
             gap = 100 * train_accuracy(group) - network
-            side, at = records.side(gap, error), f"{letter} = {size:,} ({network + gap:.2f})"
-            if side != "behind":
-                sides.setdefault(side, f"{side} from {at}")
+            sides.setdefault(records.side(gap, error), f"{letter} = {size:,} ({network + gap:.2f})")
         if sizes:
-            lines.append(f"{rule}, SM {sm}: {', '.join(sides.values()) or 'behind at all sizes'}")
+            lines.append([f"{rule}, {sm}", *(sides.get(side, "—") for side in ("level", "ahead"))])
     heading = (
-        f"From which size on is a rule level with the best network ({name}, {network:.2f} on test), from "
-        "which ahead? By its accuracy on the training examples, which are many. SM, a sum modulo 10 at the "
-        "root, is known or guessed. Level: at most "
-        f"{2 * error:.2f} points away, two standard errors of the difference."
+        f"The smallest size at which a rule is level with the best network ({name}, {network:.2f} on test), "
+        "or ahead, by its accuracy on the training examples, which are many. Known, guessed: a sum at the "
+        f"root. Level: at most {2 * error:.2f} points away, two standard errors of the difference."
     )
-    tables.print_list(heading, lines)
+    print(textwrap.fill(heading, 80) + "\n")
+    tables.show(["rule, sums", "level from", "ahead from"], lines)
 
 
 # ------------------------------------------------------------------------------------------ the figures

@@ -152,7 +152,7 @@ LEADS |= {f"K={K}, techniques over none": (f"K={K}", f"K={K}, no techniques") fo
 def report(args):
     """Ours beside the paper's, and the figure."""
     tables.report(
-        args, __file__, "Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
+        args, __file__, "Paper A, Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
         short=data.SHORT_TITLES, floors=data.FLOORS, leads=LEADS,
         meanings={"paper": "A does not state whether its Table 1 uses techniques; it stands beside both"},
         first="--task text --kernel 5",

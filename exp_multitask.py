@@ -238,7 +238,6 @@ MEANINGS = {
     "techniques",
 }
 LEADS = {"Transformer, techniques over none": ("Transformer", "Transformer, no techniques")}
-LEADS["Transformer over MEGA, MEGA with none"] = ("Transformer", "MEGA, no techniques")
 LEADS |= {
     f"{model}, techniques over none": (model, f"{model}, no techniques")
     for model in ("MEGA", "paper A's MEGA")
@@ -257,7 +256,7 @@ def report(args):
     tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
     found = series(args) if args.report and args.mini and "listops" in tasks else {}
     tables.report(
-        args, __file__, "Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
+        args, __file__, "Paper A, Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         also={"positional": of_table_4}, apart=of_series, first="--task text --model transformer",
         more=lambda: print_series(found),

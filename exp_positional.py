@@ -82,7 +82,7 @@ LEADS = {f"rotary over {other}": ("rotary", other) for other in ("sinusoidal", "
 def report(args):
     """Ours beside the paper's."""
     tables.report(
-        args, __file__, "Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
+        args, __file__, "Paper A, Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
         short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
         leads=LEADS, first="--task listops --position rotary",
         meanings={"learned": tables.OUR_READING},

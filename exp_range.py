@@ -264,6 +264,7 @@ MEANINGS = {
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF. Others come near: at 64 apart, of 256, what was 4 apart "
     "stands side by side. 16 apart is mini Image transposed",
+    "keeps": "points over the bag in the same order, of unrounded numbers",
     "anywhere": "one random order for all examples",
     "rates": "were searched for no order: all have the task's own",
 }
@@ -353,11 +354,9 @@ def far_orders(name, tier, cells):
 
 
 def lead_over_bag(row, order, cells):
-    """How many points a model has more than a bag of symbols in the same order, both as the table has them;
-    None without one."""
-    both = cells[row, order], bag_in(order, cells)
-    ours, bag = (round(100 * records.mean_and_error(group)[0], 1) if group else None for group in both)
-    return None if bag is None else ours - bag
+    """How many points a model has more than a bag of symbols in the same order; None without one."""
+    bag = bag_in(order, cells)
+    return records.difference(cells[row, order], bag)[0] if bag else None
 
 
 def bag_in(order, cells):

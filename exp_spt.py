@@ -230,7 +230,7 @@ MEANS = {
             "rotary Transformer, masked SPT": 86.21, "S4, from scratch": 86.09, "S4, masked SPT": 86.75},
     TASKS4: {"S4, from scratch": 82.8, "S4, masked SPT": 84.5, "DLR, masked SPT": 83.4},
 }
-SEVEN = [*PAPER][:7]  # of LRA's Transformers, an eighth is "Transformer, from scratch"
+SEVEN = [*PAPER][:7]  # of LRA's Transformers; an eighth is "Transformer, from scratch"
 NOTES = """\
 More numbers of the paper:
 
@@ -816,7 +816,7 @@ def report(args):
         for tier in tiers:
             here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
             if tier == "paper" or any(here):
-                print(f"### Self-pretraining ({records.TIERS[tier]})\n")
+                print(f"### Paper B: self-pretraining ({records.TIERS[tier]})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
@@ -1268,15 +1268,15 @@ def print_papers(args, both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
-    if args.report:
-        words = f"Mini runs, without variants of their rows. {gains_of_mini(both, names)}"
-        print(textwrap.fill(words, 80) + "\n")
-    rows, known = paper_rows(args.all_tiers), records.published()
+    heading = "What SPT adds in our longest mini runs, in points (epochs of SPT + labels):"
+    tables.print_list(heading, longest_gains(both, names) if args.report else ())
+    known = records.published()
+    rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
     for columns in (MEAN6, TASKS[6:]) if args.all_tiers else (MEAN6,):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
-            lines = [[by_positions(row), *(tables.paper_value(rows, row, i) for i in at)] for row in rows]
+            lines = [[by_positions(row), *(tables.paper_value(PAPER, row, i) for i in at)] for row in rows]
             lines = [line for line in lines if any(line[1:])]
             lines += tables.under(tables.OURS, tables.floor_lines(shown, rules))
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
@@ -1289,26 +1289,28 @@ def print_papers(args, both, names):
                 f"{by_positions(row).replace(',', '')} {value:.2f}" for row, value in MEANS[MEAN6].items()
             )
             print(textwrap.fill(f"✗: chance. Averages of these six tasks: {words}.", 80) + "\n")
-            print("More numbers of the paper: --all-tiers\n")
+            print("More rows of LRA's table, and more numbers of the paper: --all-tiers\n")
 
 
-def gains_of_mini(both, names):
-    """gains_here of your runs of the mini tier on some tasks, or else this repository's, without variants."""
-    small = [
-        [r for r in found if r["tier"] == "mini" and r["task"] in names and "score" not in r]
-        for found in both
-    ]
-    by_task = records.grouped(small[0] or small[1], lambda r: r["task"])
-    plain = {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
-    shown = {task: {a: c for a, c in rows.items() if not is_variant(a, c)} for task, rows in plain.items()}
-    return gains_here(plain, shown)
-
-
-def paper_rows(whole):
-    """PAPER; if not `whole`, LRA's SEVEN are one row, their best."""
-    best = tuple(map(max, zip(*map(PAPER.get, SEVEN))))
-    rest = {row: values for row, values in PAPER.items() if row not in SEVEN}
-    return PAPER if whole else {"best of 7 more of LRA's": best} | rest
+def longest_gains(both, names):
+    """ "Text, masked: S4 +7.4 ± 0.8 (12+4); causal: ...": a line a task of what SPT adds to each model at the
+    mini tier, in the longest training of its plain row; yours, or else this repository's."""
+    mini = {"tier": "mini"}.items()
+    small = [[r for r in found if mini <= r.items() and "score" not in r] for found in both]
+    for task, found in records.grouped(small[0] or small[1], lambda r: r["task"]).items():
+        rows, longest = by_own_rates(cells_of(found)), {}
+        for way, arm in product(("masked", "causal"), rows):
+            group, scratch = rows[arm].get(way), scratch_of(rows, arm)
+            if group and scratch and not is_variant(arm, rows[arm]):
+                known = longest.setdefault(way, {}).get(arm.model)
+                if not known or total(group[0]) > total(known[0][0]):
+                    longest[way][arm.model] = group, scratch
+        ways = []
+        for way, pairs in longest.items():
+            gains = (f"{SHORT_NAMES[m]} {points_of(p)} ({budget(p[0][0])})" for m, p in pairs.items())
+            ways.append(f"{way}: {', '.join(gains)}")
+        if task in names and ways:
+            yield f"{data.TITLES[task]}, {'; '.join(ways)}"
 
 
 def print_averages(both, averages):

@@ -680,8 +680,6 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
     if lines:
         print("How far ahead a row is in the paper's table:\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
-        if any(small.values()) and not any(SMALL in label for label, *_ in lines):
-            print(f"No mini gap stands here: none that was run is above {FAR:g} points in the paper.\n")
 
 
 def by_the_recipe(gaps):
