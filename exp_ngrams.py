@@ -427,7 +427,7 @@ def report(args):
         for key in (key for key in groups if key not in left):
             print_task(groups[key] + ungapped(groups[key], found))
         if left:
-            print(f"Further tables: --task {' '.join(dict.fromkeys(task for task, *_ in left))}\n")
+            print(f"Further tables: python exp_ngrams.py --report{' --mini' * args.mini} --task all\n")
     tables.explain(printed.getvalue(), MEANINGS)
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:

@@ -112,7 +112,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     """Its counts, and every row of its table of readings."""
     claimed = " ".join(PAGES["claims"].split())
     said = r"Of (\d+) pairs that are above 10 points apart in the papers (\d+) have the same sign here, "
-    said += r"of (\d+) pairs that are 2 to 10 apart (\d+)\. Of (\d+) nearer pairs none"
+    said += r"of (\d+) pairs that are 2 to 10 apart (\d+)\. .*? \(0 of (\d+) confirmed\)"
     far, alike, near, near_alike, small = re.search(said, README).groups()
     sentence = f"above 10 points have the same sign here in {alike} of {far} pairs, those of 2 to 10 in "
     sentence += f"{near_alike} of {near}; smaller ones are as small here in 0 of {small}."
@@ -128,10 +128,14 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     assert len(rows) == 8 and rows.items() <= judged.items()
     sizes = {(paper, here.split(" ")[0]) for paper, here in judged}
     (first,) = re.findall(r"After a third of the epochs the first row is (\S+)\.\n", README)
-    (after,) = re.findall(r"S4 is level .*? Text \((.*?)\), and (\S+) ahead .*? has (\S+) there", README)
+    (after,) = re.findall(r"S4 is level .*? Text \((.*?)\), and (\S+) ahead .*? has (\S+)\. ", README)
     level, ahead, papers = after
     assert ("≈ 0", level) in judged and ("≈ 0", f"+{ahead}") in sizes
     assert f"+{papers})" in PAGES["claims"]
+    (losses,) = re.findall(
+        r"SPT costs S4 (\S+) points if .*?, (\S+) if 2 of 4\.\n.*? are (\S+) points behind", README
+    )
+    assert {*zip(("> 0", "> 0", "≈ 0"), (f"-{lost}" for lost in losses))} <= sizes
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert ("+0.37", first) in sizes and {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
