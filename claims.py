@@ -92,9 +92,8 @@ def count_table(pairs):
     return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
 
 
-def count(pairs, width, short=False):
-    """The table of counts and the sentences that it needs; lines of at most `width`; `short`: without the
-    last."""
+def count(pairs, width):
+    """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     far, near, small = by_size(pairs)
     alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
@@ -119,7 +118,6 @@ def count(pairs, width, short=False):
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
-    after = "" if short else after
     before, after = (textwrap.fill(words, width) for words in (before, after))
     parts = [before, count_table(pairs), tables.bullets(kinds, width), after]
     return "\n\n".join(filter(None, parts))
@@ -434,7 +432,7 @@ def main(argv=None):
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
         everything = bool(args.rows or args.out)
         if pairs:
-            print(f"What is the mini tier worth?\n\n{count(pairs, 80, short=not everything)}\n")
+            print(f"What is the mini tier worth?\n\n{count(pairs, 80)}\n")
         if everything:
             show_rows([one for one in judged if one.seeds or not args.out])
         else:

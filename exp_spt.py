@@ -1150,8 +1150,6 @@ LEADS = {
 PAPER_LEADS = {  # what B's tables have of them, S4 from scratch, and of SPT
     "sinusoidal, causal SPT adds": ("Transformer, causal SPT", "Transformer, from scratch"),
     "S4 over sinusoidal, both scratch": LEADS["S4 over sinusoidal"].paper["none"],
-    "S4 scratch, over sinusoidal, causal SPT": LEADS["S4 over sinusoidal"].paper["causal"],
-    "S4 scratch, over rotary, masked SPT": LEADS["S4 over rotary"].paper["masked"],
 }
 
 

@@ -331,7 +331,7 @@ def of_the_paper(ours, yours, paper, leads):
 
 def print_first(script, flags):
     """What stands in place of ours where nobody has run a table at full size."""
-    print("Nobody has run this table at full size yet. A cell to begin with, on a GPU:")
+    print("We have not run this table at full size. A cell to begin with, on a GPU:")
     print(f"python {Path(script).name} {flags}\n")
 
 
@@ -504,7 +504,7 @@ def print_papers(rest, tasks, short, paper, rules):
     lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
     lines = [line for line in lines if any(line[1:])]
     lines += under(OURS, [[*line, ""] for line in floor_lines(rest, rules)])
-    print("What the paper has and nobody has run here at full size:\n")
+    print("The paper's % where no network was run here at full size:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
 

@@ -111,12 +111,14 @@ def test_the_first_table_is_that_of_the_records():
 def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     """Its counts, and every row of its table of readings."""
     claimed = " ".join(PAGES["claims"].split())
-    said = r"Of (\d+) pairs that are above 10 points apart in the papers (\d+) have the same sign here, "
+    said = r"Of (\d+) pairs that are above 10 points apart in the papers (\d+) have the same sign here "
+    said += r"\((\d+) of these (\d+) have a model that learnt no order\), "
     said += r"of (\d+) pairs that are 2 to 10 apart (\d+)\. .*? \(0 of (\d+) confirmed\)"
-    far, alike, near, near_alike, small = re.search(said, README).groups()
+    far, alike, bags, again, near, near_alike, small = re.search(said, README).groups()
     sentence = f"above 10 points have the same sign here in {alike} of {far} pairs, those of 2 to 10 in "
     sentence += f"{near_alike} of {near}; smaller ones are as small here in 0 of {small}."
     assert sentence in claimed
+    assert f"Of the {again} above 10 points with the same sign, {bags} have one model at the bag" in claimed
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
     judged = {}

@@ -655,7 +655,7 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     assert "| wide over narrow | +0.37             |\n|   here (full)    | +10.00 ± 0.70 (1) |\n" in out
     assert "K=31 over K=7" not in out  # no such row
     assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
-    assert "What the paper has and nobody has run here at full size" in out  # ListOps
+    assert "where no network was run here at full size" in out  # ListOps
     (papers,) = [table for table in tables[FULL].values() if "ListOps" in table.get("", [])]
     assert papers["K=5"] == ["45.24", "67.10"]
 
