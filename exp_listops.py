@@ -438,6 +438,7 @@ def print_passes(groups, tier):
         if sizes:
             lines.append([f"{rule}, {sm}", *(sides.get(side, "—") for side in ("level", "ahead"))])
     heading = (
+        "A window works out arguments of the root of at most W symbols; a prefix sees the first P symbols. "
         f"The smallest size at which a rule is level with the best network ({name}, {network:.2f} on test), "
         "or ahead, by its accuracy on the training examples, which are many. Known, guessed: a sum at the "
         f"root. Level: at most {2 * error:.2f} points away, two standard errors of the difference."

@@ -845,6 +845,10 @@ def print_runs(whose, tier, found, searched, folded):
     }
     if tier == "mini" and found:
         words = HELPS.format(gaps=" and ".join(printed_gains(plain)), here=gains_here(plain, shown))
+        lacking = [
+            data.TITLES[task] for task in plain if not any("causal" in c for c in plain[task].values())
+        ]
+        words += f" Causal SPT was not run on {tables.listed(lacking)}." if lacking else ""
         print(textwrap.fill(words, 80) + "\n")
     for task in by_task:
         print_gains(data.TITLES[task], plain[task], shown[task], folded)
@@ -1173,7 +1177,7 @@ def print_leads(question, by_task, folded, tier):
         if lead.question == question:
             rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
             lines += tables.under(name, [*chain(*rows.values())], width=23)
-            shown = (paper_leads(lead, task) for task in rows if rows[task])
+            shown = (paper_leads(lead, task) for task in rows if any(rows.values()))
             if shown := [words for words in shown if words]:
                 theirs[SHORT_NAMES[lead.twin["model"]]] = shown
     if lines:
@@ -1266,7 +1270,7 @@ def print_papers(args, both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
-    heading = "What SPT adds in our longest mini runs, in points (epochs of SPT + labels):"
+    heading = "What SPT adds in the longest mini run of each row, in points (epochs of SPT + labels):"
     tables.print_list(heading, longest_gains(both, names) if args.report else ())
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
