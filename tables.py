@@ -685,7 +685,7 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
 
 
 def mini_in_short(small, shown, short):
-    """ "gMLP over S4: Image +2.4 ± 1.0, Text +2.8 ± 0.7": a line for each of some mini gaps_of, which the paper
+    """ "gMLP over S4: Image +2.4 ± 1.0, Text +2.8 ± 0.7": a line for each of some mini gaps_of that the paper
     prints or writes about."""
     for name, gaps in small.items():
         known = [gap for gap in gaps if gap.paper is not None]
