@@ -1,7 +1,7 @@
 """What do small runs say about the papers? The rows of claims.tsv, judged by one rule from the mini tier.
 
-    python claims.py              judges the records in results/: how often did it come as said?
-    python claims.py --rows       every row, too
+    python claims.py              judges the records in results/: what is the mini tier worth?
+    python claims.py --rows       every sentence and row, too: how often did it come as said?
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
     python claims.py --write      writes docs/claims.md, docs/results.md and the figures of results/
 

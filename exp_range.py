@@ -292,7 +292,7 @@ def report(args):
     if not found and args.mini:
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
     elif "mini" in tiers:
-        print("What the mini runs say: python claims.py")
+        print("What the mini runs say: python claims.py --rows")
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
 

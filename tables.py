@@ -215,7 +215,7 @@ MEANINGS = {  # of words in any report
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
 number with other rows, and not with the paper's at full size. What these runs
-say about the papers: python claims.py
+say about the papers: python claims.py --rows
 """
 REDUCED = """\
 Fewer epochs or examples than in the paper, mostly one seed: too little to judge
