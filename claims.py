@@ -119,8 +119,7 @@ def count(pairs, width):
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
     before, after = (textwrap.fill(words, width) for words in (before, after))
-    parts = [before, count_table(pairs), tables.bullets(kinds, width), after]
-    return "\n\n".join(filter(None, parts))
+    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
 
 
 ROW = (
@@ -151,7 +150,6 @@ def tally(judged, width):
             _, as_said, better, otherwise, still = part[0]
             came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
-    before = textwrap.fill(" ".join(said), width)
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
@@ -167,7 +165,8 @@ def tally(judged, width):
         "are not counted."
     )
     table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
-    return "\n\n".join([before, table, tables.bullets(kinds, width), textwrap.fill(after, width)])
+    before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
+    return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}

@@ -427,7 +427,7 @@ def report(args):
         for key in (key for key in groups if key not in left):
             print_task(groups[key] + ungapped(groups[key], found))
         if left:
-            print(f"Further tables: python exp_ngrams.py --report{' --mini' * args.mini} --task all\n")
+            print(f"Further tables: python exp_{exp}.py --report{' --mini' * args.mini} --task all\n")
     tables.explain(printed.getvalue(), MEANINGS)
     plain = [r for r in as_published if r["cell"].keys() == {"n", "gap", "weights"}]
     if plain:
@@ -502,13 +502,13 @@ def print_best(found, usual):
     """What is best by validation: at the mini tier, where nothing published is comparable, a sentence each;
     else a table of how far each is ahead of what is published, and first that which other reports have."""
     large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
-    rest = [r for r in found if r not in large]
-    rest = usual if rest and usual else rest
-    words = [f"{data.TITLES[r['task']]}: {r['row']} has {100 * r['test_acc']:.1f}; {worth(r)}." for r in rest]
-    if rest and rest == usual:
-        print(textwrap.fill(f'{words[0]} The reports of networks have it as "linear model".', 80) + "\n")
-    else:
-        tables.print_list("The best by validation:", words)
+    small = [r for r in usual if r["tier"] == "mini"]
+    for r in small:
+        line = f'{best_in_words(r)} The reports of networks have it as "linear model".'
+        print(textwrap.fill(line, 80) + "\n")
+    said = [(r["task"], r["cell"].get("unit")) for r in small]  # whatever validates best
+    rest = [r for r in found if r not in large and (r["task"], r["cell"].get("unit")) not in said]
+    tables.print_list("The best by validation:", map(best_in_words, rest))
     if large:
         first = [r for r in usual if r not in large]
         lines = [[feature_of(r), *leads(r)] for r in first + large]
@@ -521,6 +521,12 @@ def print_best(found, usual):
         if first:
             print('Text n=6 (bayes) is the "linear model" of the reports of networks: the shortest')
             print("that is level with the best network. Other rows: the best by validation.\n")
+
+
+def best_in_words(record):
+    """ "Text: n=6, bayes has 78.1; ...": what a record has, and what that is worth."""
+    title, accuracy = data.TITLES[record["task"]], 100 * record["test_acc"]
+    return f"{title}: {record['row']} has {accuracy:.1f}; {worth(record)}."
 
 
 def feature_of(record):

@@ -304,19 +304,31 @@ def print_not_run(ours):
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
     mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
     for name, cells in mini.items():
-        orders = [
-            s for s in orders_in_words(name, "mini", cells) if s in (1, *far_orders(name, "mini", cells))
-        ]
-        rows = dict.fromkeys(row for row, s in cells if s == 1)
-        words = orders_in_words(name, "mini", cells)
-        header = [data.TITLES[name], *(words[s] for s in orders)]
-        groups = [group for (_, s), group in cells.items() if s in orders]
-        errors = [100 * records.mean_and_error(group)[1] for group in groups]
+        words, far = orders_in_words(name, "mini", cells), far_orders(name, "mini", cells)
+        shown = {place: group for place, group in cells.items() if place[1] in (1, *far)}
         tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
-        print(f"Accuracies in %, no techniques; errors {tables.least_to_most(errors, '{:.1f}'.format)}:\n")
-        tables.print_table(
-            header, [[in_table(row), *(accuracy(row, s, cells) for s in orders)] for row in rows]
-        )
+        print(f"Accuracies in %{without_techniques(shown)}; errors {errors_of(shown)}:\n")
+        print_accuracies(data.TITLES[name], [s for s in words if s in (1, *far)], words, shown)
+
+
+def without_techniques(cells):
+    """ ", no techniques" of cells that were all trained so, else ""."""
+    return ", no techniques" * (not any(row.techniques for row, _ in cells))
+
+
+def errors_of(cells):
+    """ "0.5 to 0.7": the standard errors of some cells, in points."""
+    errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
+    return tables.least_to_most(errors, "{:.1f}".format)
+
+
+def print_accuracies(first, orders, words, cells):
+    """A table of some orders, a row a model; techniques are in a label if some row has them."""
+    named = not without_techniques(cells)
+    rows = dict.fromkeys(row for row, _ in cells)
+    table = [[in_table(row, named), *(accuracy(row, s, cells) for s in orders)] for row in rows]
+    if table := [line for line in table if any(line[1:])]:
+        tables.show([first, *(words[s] for s in orders)], table)
 
 
 def in_words(name, tier, cells):
@@ -385,19 +397,16 @@ def print_dial(name, tier, yours, ours):
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):
         if not cells:
             continue
-        rows = dict.fromkeys(row for row, _ in cells)
-        plain = not any(row.techniques for row in rows)
-        errors = [100 * records.mean_and_error(group)[1] for group in cells.values()]
-        print(f"{whose}{', no techniques' if plain else ''}.")
+        print(f"{whose}{without_techniques(cells)}.")
         print(f"Columns: how far apart former neighbours stand, {L} / S at --stride S.")
-        print(f"Errors: {tables.least_to_most(errors, '{:.1f}'.format)}.\n")
-        for part in ([s for s in words if s not in data.ROTATED], [s for s in words if s in data.ROTATED]):
-            table = [[in_table(row, not plain), *(accuracy(row, s, cells) for s in part)] for row in rows]
-            if table := [line for line in table if any(line[1:])]:
-                if part[0] in data.ROTATED:
-                    print("A control: each image is also shifted in a circle, by a number of its own.\n")
-                tables.show(["", *(words[s] for s in part)], table)
-        of_rows = {row.label(not plain): tables.unchanged(group[0]) for (row, _), group in cells.items()}
+        print(f"Errors: {errors_of(cells)}.\n")
+        print_accuracies("", [s for s in words if s not in data.ROTATED], words, cells)
+        rotated = [s for s in words if s in data.ROTATED]
+        if any(order in rotated for _, order in cells):
+            print("A control: each image is also shifted in a circle, by a number of its own.\n")
+            print_accuracies("", rotated, words, cells)
+        named = not without_techniques(cells)
+        of_rows = {row.label(named): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]
         tables.print_recipe(data.TITLES[name], of_rows, of_task)
 

@@ -788,11 +788,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     tables.SMALL: f"ours of the mini tier, where the paper's gap is above {records.FAR:g} points. Text: 4 "
     "epochs of SPT and 4 of labels, from scratch 8; Image: from scratch 4. --mini has longer trainings",
-    "paper B": "at full size; SPT is causal for its sinusoidal Transformer, masked for its rotary one; S4 is "
-    "always from scratch: after SPT it is not legible in our copy",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
-    "best of 7": "of LRA's Transformers that B lists besides its plain one (sinusoidal, scratch)",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -1171,15 +1168,15 @@ def leads_of(cells, model, twin):
 
 def print_leads(question, by_task, folded, tier):
     """A table of the LEADS of one question: a row a training, from scratch and after SPT; at the mini tier
-    paper B's gaps below. folded: without the variants of rows."""
+    paper B's gaps above. folded: without the variants of rows."""
     lines, theirs = [], {}
     for name, lead in LEADS.items():
         if lead.question == question:
             rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
             lines += tables.under(name, [*chain(*rows.values())], width=23)
-            shown = (paper_leads(lead, task) for task in rows if any(rows.values()))
-            if shown := [words for words in shown if words]:
-                theirs[SHORT_NAMES[lead.twin["model"]]] = shown
+            gaps = [*filter(None, (paper_leads(lead, task) for task in rows))]
+            if gaps and any(rows.values()):
+                theirs[SHORT_NAMES[lead.twin["model"]]] = gaps
     if lines:
         words = [f"{question} Paper B: {SAYS[question]}."]
         if theirs and tier == "mini":
@@ -1296,11 +1293,9 @@ def print_papers(args, both, names):
 
 def longest_gains(both, names):
     """ "Text, masked: S4 +7.4 ± 0.8 (12+4); causal: ...": a line a task of what SPT adds to each model at the
-    mini tier, in the longest training of its plain row; yours, or else this repository's."""
-    mini = {"tier": "mini"}.items()
-    small = [[r for r in found if mini <= r.items() and "score" not in r] for found in both]
-    for task, found in records.grouped(small[0] or small[1], lambda r: r["task"]).items():
-        rows, longest = by_own_rates(cells_of(found)), {}
+    mini tier, in the longest training of its plain row."""
+    for task, cells in mini_cells(both, names).items():
+        rows, longest = by_own_rates(cells), {}
         for way, arm in product(("masked", "causal"), rows):
             group, scratch = rows[arm].get(way), scratch_of(rows, arm)
             if group and scratch and not is_variant(arm, rows[arm]):
@@ -1311,7 +1306,7 @@ def longest_gains(both, names):
         for way, pairs in longest.items():
             gains = (f"{SHORT_NAMES[m]} {points_of(p)} ({budget(p[0][0])})" for m, p in pairs.items())
             ways.append(f"{way}: {', '.join(gains)}")
-        if task in names and ways:
+        if ways:
             yield f"{data.TITLES[task]}, {'; '.join(ways)}"
 
 
@@ -1342,10 +1337,7 @@ def draw(args, both, names, tiers):
     """The figures of the report: of the mini tier where it is shown, and of the paper's budget where that has
     been run."""
     exp = records.experiment(__file__)
-    wanted = {"mini"} & {*tiers}
-    mini = yours_or_ours(both, lambda r: r["tier"] in wanted and r["task"] in names and "score" not in r)
-    by_task = records.grouped((r for group in mini for r in group), lambda r: r["task"])
-    by_task = {task: cells_of(found) for task, found in by_task.items()}
+    by_task = mini_cells(both, names) if "mini" in tiers else {}
     plot_small(by_task, args.out / f"{exp}-mini.png")
     for task, cells in by_task.items():
         leads = [
@@ -1359,6 +1351,13 @@ def draw(args, both, names, tiers):
     full = yours_or_ours(both, lambda r: r["tier"] == "paper" and "score" not in r)
     if full and not args.mini and len(names) == len(TASKS):
         plot({(group[0]["task"], group[0]["row"]): group for group in full}, args.out / f"{exp}.png")
+
+
+def mini_cells(both, names):
+    """{task: cells_of} of the mini tier on some tasks: yours, or else this repository's."""
+    mini = yours_or_ours(both, lambda r: r["tier"] == "mini" and r["task"] in names and "score" not in r)
+    by_task = records.grouped((r for group in mini for r in group), lambda r: r["task"])
+    return {task: cells_of(found) for task, found in by_task.items()}
 
 
 def yours_or_ours(both, wanted):

@@ -25,18 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import (
-    ABOVE,
-    BELOW,
-    DIFFERS,
-    EQUAL,
-    FAR,
-    GAP,
-    NO_GAP,
-    OPEN,
-    OPPOSITE,
-    SAME,
-)
+from records import ABOVE, BELOW, DIFFERS, EQUAL, FAR, GAP, NO_GAP, OPEN, OPPOSITE, SAME
 
 # ------------------------------------------------------------------------------------------ numbers as text
 

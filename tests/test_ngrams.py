@@ -302,6 +302,17 @@ def test_the_report_of_the_mini_tier_has_its_runs_alone(whole, capsys):
     assert (whole / "ngrams-mini.png").exists()
 
 
+def test_the_linear_model_stands_beside_what_is_best_on_other_tasks(capsys):
+    """At the mini tier in place of what validates best on Text, and of nothing else."""
+    line = {"smoke": False, "tier": "mini", "test_acc": 0.5, "row": "n=5", "cell": {"n": 5}, "task": "text"}
+    usual = line | {"row": "n=6", "cell": {"n": 6}}
+    words = line | {"row": "words", "cell": {"n": 1, "unit": "word"}}
+    exp_ngrams.print_best([line, words, line | {"task": "scifar", "row": "n=1"}], [usual])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("Text: n=6 has 50.0; ") and 'have it as "linear model". The best' in printed
+    assert "Text: words has" in printed and ": n=1 has" in printed and "n=5" not in printed
+
+
 def test_without_scikit_learn_a_command_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
     """And the report, which needs none, works."""
     whole = builtins.__import__
