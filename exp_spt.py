@@ -1267,8 +1267,8 @@ def print_papers(args, both, names):
     shown = [task for task in TASKS[:5] if task in names]
     small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
     tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
-    heading = "What SPT adds in the longest mini run of each row, in points (epochs of SPT + labels):"
-    tables.print_list(heading, longest_gains(both, names) if args.report else ())
+    if args.report:
+        print_longest_gains(both, names)
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
@@ -1291,23 +1291,25 @@ def print_papers(args, both, names):
             print("More rows of LRA's table, and more numbers of the paper: --all-tiers\n")
 
 
-def longest_gains(both, names):
-    """ "Text, masked: S4 +7.4 ± 0.8 (12+4); causal: ...": a line a task of what SPT adds to each model at the
-    mini tier, in the longest training of its plain row."""
+def print_longest_gains(both, names):
+    """A table of what SPT adds at the mini tier, in the longest training of each plain row: a row a model, a
+    column a task and what is restored."""
+    longest, columns = {}, {}
     for task, cells in mini_cells(both, names).items():
-        rows, longest = by_own_rates(cells), {}
+        rows = by_own_rates(cells)
         for way, arm in product(("masked", "causal"), rows):
             group, scratch = rows[arm].get(way), scratch_of(rows, arm)
             if group and scratch and not is_variant(arm, rows[arm]):
-                known = longest.setdefault(way, {}).get(arm.model)
+                known = longest.setdefault(arm.model, {}).get((task, way))
+                columns[task, way] = f"{data.TITLES[task]}, {way}"
                 if not known or total(group[0]) > total(known[0][0]):
-                    longest[way][arm.model] = group, scratch
-        ways = []
-        for way, pairs in longest.items():
-            gains = (f"{SHORT_NAMES[m]} {points_of(p)} ({budget(p[0][0])})" for m, p in pairs.items())
-            ways.append(f"{way}: {', '.join(gains)}")
-        if ways:
-            yield f"{data.TITLES[task]}, {'; '.join(ways)}"
+                    longest[arm.model][task, way] = group, scratch
+    if longest:
+        print("What SPT adds at the mini tier, by the longest training of each row:\n")
+        header = ["points", *columns.values()]
+        rows = sorted(longest.items(), key=lambda row: [*SHORT_NAMES].index(row[0]))
+        cells = ([points_of(of[at]) if at in of else "" for at in columns] for _, of in rows)
+        tables.show(header, [[SHORT_NAMES[model], *row] for (model, _), row in zip(rows, cells)])
 
 
 def print_averages(both, averages):

@@ -670,17 +670,19 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
         print("How far ahead a row is in the paper's table:\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
         if not any(SMALL in label for label, *_ in lines):
-            print_list("Mini, in points, by the longest trainings:", mini_in_short(small, shown, short))
+            print_mini_gaps(small, shown, short)
 
 
-def mini_in_short(small, shown, short):
-    """ "gMLP over S4: Image +2.4 ± 1.0, Text +2.8 ± 0.7": a line for each of some mini gaps_of that the paper
-    prints or writes about."""
+def print_mini_gaps(small, shown, short):
+    """A table of the mini gaps_of that the paper prints or writes about, a row a lead, a column a task."""
+    lines = []
     for name, gaps in small.items():
         known = [gap for gap in gaps if gap.paper is not None]
-        chosen = filter(None, (longest([gap for gap in known if gap.task == task]) for task in shown))
-        if words := [f"{short[gap.task]} {gap.in_points}" for gap in chosen]:
-            yield f"{name}: {', '.join(words)}"
+        chosen = [longest([gap for gap in known if gap.task == task]) for task in shown]
+        lines += [[name, *(gap.in_points if gap else "" for gap in chosen)]] if any(chosen) else []
+    if lines:
+        print("Here, at the mini tier, by the longest trainings:\n")
+        print_table(["points ahead", *(short[task] for task in shown)], lines)
 
 
 def by_the_recipe(gaps):
