@@ -107,7 +107,7 @@ def count(pairs, width):
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
         f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
         f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are all pairs of rows of a "
-        f"task in one script's tables that have {SEEDS} seeds each here, by the recipe of the table."
+        f"table that have {SEEDS} seeds each here, by the table's recipe."
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",

@@ -362,22 +362,24 @@ def report(args):
         there = "paper, train" if tier == "paper" else "paper, full, train"
         tables.print_table(["rule", "yours", "train / test", there], rows)
         if groups := range_groups(*both, tier):
-            print_ranges(groups, tier)
+            print_ranges(groups, tier, args.all_tiers)
             ranges[tier] = groups
     print(f"{tables.WORDS}\n\n{LEGEND}")
     for tier, groups in ranges.items():
         plot_ranges(groups, tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
 
-def print_ranges(groups, tier):
-    """How far must a rule see? What the rules have beside the best network, and the table of a tier."""
+def print_ranges(groups, tier, training):
+    """How far must a rule see? What the rules have beside the best network, and the table of a tier, with
+    accuracies in training if asked for."""
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print_passes(groups, tier)
 
     def numbers(group):
         if not group:
             return ""
-        return f"{100 * train_accuracy(group):.1f} / {100 * records.mean_and_error(group)[0]:.1f}"
+        test = f"{100 * records.mean_and_error(group)[0]:.1f}"
+        return f"{100 * train_accuracy(group):.1f} / {test}" if training else test
 
     errors = [100 * records.mean_and_error(group)[1] for group in groups.values()]
     columns = [(rule, sm) for rule in SIZES for sm in SM]
@@ -385,7 +387,9 @@ def print_ranges(groups, tier):
         [f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)]
         for size in sorted({size for _, size, _ in groups})
     ]
-    print(f"Accuracy in training / on test, in %. Errors on test: at most {max(errors):.1f}.\n")
+    print(
+        f"Accuracy {'in training / ' * training}on test, in %. Errors on test: at most {max(errors):.1f}.\n"
+    )
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
 
 
@@ -438,10 +442,11 @@ def print_passes(groups, tier):
         if sizes:
             lines.append([f"{rule}, {sm}", *(sides.get(side, "—") for side in ("level", "ahead"))])
     heading = (
-        "A window works out arguments of the root of at most W symbols; a prefix sees the first P symbols. "
-        f"The smallest size at which a rule is level with the best network ({name}, {network:.2f} on test), "
-        "or ahead, by its accuracy on the training examples, which are many. Known, guessed: a sum at the "
-        f"root. Level: at most {2 * error:.2f} points away, two standard errors of the difference."
+        "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
+        "symbols. The smallest size at which a rule is level with the best network "
+        f"({name}, {network:.2f} on test), or ahead, by its accuracy on the training examples, which are "
+        f"many. Known, guessed: a sum at the root. Level: at most {2 * error:.2f} points away, two "
+        "standard errors of the difference."
     )
     print(textwrap.fill(heading, 80) + "\n")
     tables.show(["rule, sums", "level from", "ahead from"], lines)

@@ -257,7 +257,7 @@ def of_the_dial(found):
 
 NUMBERS = "standard error. All is of test accuracies in %, the mean of 3 seeds, or of (their number)"
 MEANINGS = {
-    "no techniques": tables.MEANINGS["no techniques"],
+    "no techniques": "without A's training techniques: denoising on Text, flips on Image",
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
@@ -285,7 +285,7 @@ def report(args):
         if not any(tier == "paper" for tier, _ in found) and not args.mini:
             print_not_run(ours)
         for (tier, name), cells in found.items():
-            print_dial(name, tier, *cells)
+            print_dial(name, tier, *cells, args.all_tiers)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
@@ -298,7 +298,7 @@ def report(args):
 
 def print_not_run(ours):
     """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
-    print("### The dial\n")
+    print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
     print("There former neighbours stand 16 bytes apart, of 4,096.\n")
@@ -389,8 +389,9 @@ def orders_in_words(name, tier, *both):
     return words | {s: text for s, text in ORDERS.items() if s in orders}
 
 
-def print_dial(name, tier, yours, ours):
-    """What the orders of one task take, in short, and its tables of accuracies."""
+def print_dial(name, tier, yours, ours, everything):
+    """What the orders of one task take, in short, and its tables of accuracies; everything: this repository's
+    rotated images, too."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list("In short:", in_words(name, tier, ours or yours))
@@ -402,7 +403,7 @@ def print_dial(name, tier, yours, ours):
         print(f"Errors: {errors_of(cells)}.\n")
         print_accuracies("", [s for s in words if s not in data.ROTATED], words, cells)
         rotated = [s for s in words if s in data.ROTATED]
-        if any(order in rotated for _, order in cells):
+        if any(order in rotated for _, order in cells) and (everything or cells is yours):
             print("A control: each image is also shifted in a circle, by a number of its own.\n")
             print_accuracies("", rotated, words, cells)
         named = not without_techniques(cells)

@@ -778,16 +778,13 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "beside ≈ 0": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0",
+    "reading": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
-    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts: "
-    "it may be the same of 8 and of 16",
+    "scratch": "labels alone; at the mini tier for as many epochs",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    tables.SMALL: f"ours of the mini tier, where the paper's gap is above {records.FAR:g} points. Text: 4 "
-    "epochs of SPT and 4 of labels, from scratch 8; Image: from scratch 4. --mini has longer trainings",
     "random": "the state space starts at random, not by structure",
     "structured start": "over a random one",
     "1 %, 10 %": "of the training images",
@@ -841,7 +838,7 @@ def print_runs(whose, tier, found, searched, folded):
         for task, rows in plain.items()
     }
     if tier == "mini" and found:
-        words = HELPS.format(gaps=" and ".join(printed_gains(plain)), here=gains_here(plain, shown))
+        words = HELPS.format(gaps=" and ".join(printed_gains(plain)))
         lacking = [
             data.TITLES[task] for task in plain if not any("causal" in c for c in plain[task].values())
         ]
@@ -869,8 +866,8 @@ SAYS = {
     START: 'structured parameterizations "become mostly redundant"',
 }
 HELPS = (
-    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). {here} Epochs 18+2: 18 of SPT, 2 '
-    "of labels; from scratch labels get all 20."
+    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Epochs 18+2: 18 of SPT, 2 of '
+    "labels; from scratch labels get all 20."
 )
 
 
@@ -891,18 +888,6 @@ def is_variant(arm, columns):
 def first_of(columns):
     """The first record of a row of cells_of, {objective: records}."""
     return next(iter(columns.values()))[0]
-
-
-def gains_here(plain, shown):
-    """A sentence: the least and the most that SPT adds on each task, by its objective, of the rows `shown` of
-    `plain`; "" for none."""
-    words = []
-    for task, way in product(shown, ("masked", "causal")):
-        pairs = [(shown[task][arm].get(way), scratch_of(plain[task], arm)) for arm in shown[task]]
-        gains = [records.difference(*pair)[0] for pair in pairs if all(pair)]
-        if gains:
-            words.append(f"on {data.TITLES[task]}, {way}, {tables.least_to_most(gains, tables.signed)}")
-    return f"Here SPT adds, in points: {'; '.join(words)}." if words else ""
 
 
 def print_gains(title, plain, shown, folded):
@@ -1181,9 +1166,9 @@ def print_leads(question, by_task, folded, tier):
         words = [f"{question} Paper B: {SAYS[question]}."]
         if theirs and tier == "mini":
             there = "; ".join(f"{name}, {', '.join(gaps)}" for name, gaps in theirs.items())
-            words.append(f"In its tables S4 from scratch has over Transformers after SPT: {there}.")
+            words.append(f"S4 from scratch over Transformers after SPT, there: {there}.")
         print(textwrap.fill(" ".join(words), 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "beside ≈ 0"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):
@@ -1265,8 +1250,7 @@ def print_papers(args, both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
-    small = tables.mini_gaps_of(args, PAPER_LEADS, both, shown, TASKS, PAPER)
-    tables.print_paper_gaps(PAPER_LEADS, {}, small, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
+    tables.print_paper_gaps(PAPER_LEADS, {}, {}, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
     if args.report:
         print_longest_gains(both, names)
     known = records.published()
@@ -1305,10 +1289,13 @@ def print_longest_gains(both, names):
                 if not known or total(group[0]) > total(known[0][0]):
                     longest[arm.model][task, way] = group, scratch
     if longest:
-        print("What SPT adds at the mini tier, by the longest training of each row:\n")
+        print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
         header = ["points", *columns.values()]
         rows = sorted(longest.items(), key=lambda row: [*SHORT_NAMES].index(row[0]))
-        cells = ([points_of(of[at]) if at in of else "" for at in columns] for _, of in rows)
+        cells = (
+            [f"{points_of(of[at])} ({budget(of[at][0][0])})" if at in of else "" for at in columns]
+            for _, of in rows
+        )
         tables.show(header, [[SHORT_NAMES[model], *row] for (model, _), row in zip(rows, cells)])
 
 

@@ -274,16 +274,9 @@ def report(
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
-                gaps = {
-                    name: some for name, some in gaps.items() if any(gap.paper is not None for gap in some)
-                }
-            if full:
-                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
-                gaps = {
-                    name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
-                }
-            print_leads(gaps, titles)
+                gaps = {name: [g for g in some if g.paper is not None] for name, some in gaps.items()}
+            if not full:
+                print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -291,6 +284,12 @@ def report(
                 print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
             if full:
+                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
+                print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
+                gaps = {
+                    name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
+                }
+                print_leads(gaps, titles)
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
@@ -679,9 +678,10 @@ def print_mini_gaps(small, shown, short):
     for name, gaps in small.items():
         known = [gap for gap in gaps if gap.paper is not None]
         chosen = [longest([gap for gap in known if gap.task == task]) for task in shown]
-        lines += [[name, *(gap.in_points if gap else "" for gap in chosen)]] if any(chosen) else []
+        numbers = [f"{gap.in_points} ({gap.epochs})" if gap else "" for gap in chosen]
+        lines += [[name, *numbers]] if any(chosen) else []
     if lines:
-        print("Here, at the mini tier, by the longest trainings:\n")
+        print("Here, at the mini tier, by the longest trainings (epochs):\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
 
 

@@ -410,6 +410,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     (ours / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (first, network)))
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
+    assert "\n| 0    | 59.0          |" in capsys.readouterr().out
+    exp_listops.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]

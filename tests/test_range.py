@@ -116,7 +116,7 @@ def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, 
     ours = exp_range.of_the_dial([record("range", 5, 0, 0.5, stride=64)])["text", "mini"]
     drawn = []
     monkeypatch.setattr(exp_range.tables, "save_figure", lambda figure, path: drawn.append(figure))
-    exp_range.print_dial("text", "mini", yours, ours)
+    exp_range.print_dial("text", "mini", yours, ours, False)
     exp_range.plot_dial("text", "mini", yours, ours, tmp_path / "dial.png")
     mine, theirs = capsys.readouterr().out.split("This repository's runs")
     assert "62.5 (1)" in mine and "50.0" not in mine and "50.0 (1)" in theirs

@@ -693,7 +693,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
     assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
     _, out = reported([], ours, leads=leads)
     assert "here (mini)" not in out  # the paper's gap is too small
-    assert re.findall(r"\| (\S.*?) +\| \+0\.0 ± 0\.4 \|\n", out) == ["wide", "of words"]
+    assert re.findall(r"\| (\S.*?) +\| \+0\.0 ± 0\.4 \(9\) \|\n", out) == ["wide", "of words"]
     monkeypatch.setattr("tables.FAR", 0.1)
     tables, out = reported([], ours, leads=leads)
     papers = "points ahead"  # also where it has said something else than its table

@@ -564,8 +564,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     printed = capsys.readouterr().out
     one_line = " ".join(printed.split())
     assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in one_line
-    assert "Here SPT adds, in points: on Text, masked, -10.0 to +20.0." in one_line
-    assert "over Transformers after SPT: sinusoidal, -1.99 on Text." in one_line  # 86.82 - 88.81
+    assert "over Transformers after SPT, there: sinusoidal, -1.99 on Text." in one_line  # 86.82 - 88.81
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
@@ -580,14 +579,14 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT [95 %]", "beside ≈ 0"],
+            ["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],
                 ["Text, masked", "2+2", "+10.0", "+30.0 [25.1, 34.9]", "differs"],  # .389 * 12.7 = 4.9
             ],
         ),
         (
-            ["points ahead", "epochs", "after SPT [95 %]", "beside ≈ 0"],
+            ["points ahead", "epochs", "after SPT [95 %]", "reading"],
             [
                 ["S4 structured start:", "", "", ""],
                 ["Text, masked", "2+2", "+20.0 [14.9, 25.1]", "differs"],
