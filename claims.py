@@ -105,8 +105,8 @@ def count(pairs, width):
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
         f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
-        f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; smaller ones are as small here in "
-        f"{sum(pair.reading == EQUAL for pair in small)} of {len(small)}. These are all pairs of rows of a "
+        f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; of {len(small)} smaller ones "
+        f"{sum(pair.reading == EQUAL for pair in small)} are as small here. These are all pairs of rows of a "
         f"table that have {SEEDS} seeds each here, by the table's recipe."
     )
     kinds = [

@@ -438,7 +438,7 @@ def print_passes(groups, tier):
         sides = {}  # "level", "ahead": the first size that is that
         for size, group in sizes.items():
             gap = 100 * train_accuracy(group) - network
-            sides.setdefault(records.side(gap, error), f"{letter} = {size:,} ({network + gap:.2f})")
+            sides.setdefault(records.side(gap, error), f"{letter} = {size:,}")
         if sizes:
             lines.append([f"{rule}, {sm}", *(sides.get(side, "—") for side in ("level", "ahead"))])
     heading = (
@@ -449,7 +449,7 @@ def print_passes(groups, tier):
         "standard errors of the difference."
     )
     print(textwrap.fill(heading, 80) + "\n")
-    tables.show(["rule, sums", "level from", "ahead from"], lines)
+    tables.show(["by training examples", "level from", "ahead from"], lines)
 
 
 # ------------------------------------------------------------------------------------------ the figures

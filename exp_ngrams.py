@@ -396,9 +396,8 @@ MEANINGS = {
 
 BEST = """\
 LRA's: the best of the 11 Transformers of LRA's table (of Text they read 1,000
-bytes); K: A's convolutions; S4: that of Gu et al. (floors.py has A's own, too);
-MEGA: that of Ma et al.; SPT: B's rotary Transformer. ≈: level, within two
-standard errors.
+bytes); K: A's convolutions; Gu's S4: floors.py has A's own, too; MEGA: that of
+Ma et al.; SPT: B's rotary Transformer. ≈: level, within two standard errors.
 """
 
 
@@ -515,7 +514,7 @@ def print_best(found, usual):
         lines = [[feature_of(r), *leads(r)] for r in first + large]
         print("How far is a linear model ahead of what is published, in points?\n")
         level = [name for name, _, *gaps in lines if all(gap[0] == "+" or gap[-1] == "≈" for gap in gaps)]
-        tables.show(["", "test", "LRA's", "K=5", "K=7", "S4", "MEGA", "SPT"], lines)
+        tables.show(["", "test", "LRA's", "K=5", "K=7", "Gu's S4", "MEGA", "SPT"], lines)
         if level:
             print(f"Level with or ahead of all these: {'; '.join(level)}.\n")
         print(BEST)

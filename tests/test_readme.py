@@ -116,9 +116,12 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     said += r"of (\d+) pairs that are 2 to 10 apart (\d+)\. .*? \(0 of (\d+) confirmed\)"
     far, alike, bags, again, near, near_alike, small = re.search(said, README).groups()
     sentence = f"above 10 points have the same sign here in {alike} of {far} pairs, those of 2 to 10 in "
-    sentence += f"{near_alike} of {near}; smaller ones are as small here in 0 of {small}."
+    sentence += f"{near_alike} of {near}; of {small} smaller ones 0 are as small here."
     assert sentence in claimed
     assert f"Of the {again} above 10 points with the same sign, {bags} have one model at the bag" in claimed
+    of_all = re.findall(r"(\d+) rows (\d+) came as said or better, (\d+) otherwise, (\d+) are open", claimed)
+    said = r"Of (\d+) such rows (\d+) came as said or better, (\d+) otherwise, (\d+) are open"
+    assert [*map(int, re.search(said, README).groups())] == [sum(map(int, n)) for n in zip(*of_all[:2])]
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
     judged = {}

@@ -652,7 +652,7 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     tables, out = reported([], rule[::-1] + ours, leads=leads, floors=floors)
     gaps = tables[FULL]["how far ahead, in points; wide over narrow"]
     assert gaps == {"Text, clip 2, lr 1": ["+20.00 ± 0.68 (1)", "+0.37"]}  # no rates that were tried
-    assert "| wide over narrow | +0.37             |\n|   here (full)    | +10.00 ± 0.70 (1) |\n" in out
+    assert "| wide over narrow | +0.37           |\n|   here (full)    | +10.00 (1 seed) |\n" in out
     assert "K=31 over K=7" not in out  # no such row
     assert tables[FULL]["Text"]["no network"] == ["91.00 ± 0.29 (1)", "10 min", "", ""]
     assert "where no network was run here at full size" in out  # ListOps
@@ -693,7 +693,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
     assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
     _, out = reported([], ours, leads=leads)
     assert "here (mini)" not in out  # the paper's gap is too small
-    assert re.findall(r"\| (\S.*?) +\| \+0\.0 ± 0\.4 \(9\) \|\n", out) == ["wide", "of words"]
+    assert re.findall(r"\| (\S.*?) +\| \+0\.0 ± 0\.4 \(9\) \|\n", out) == ["wide", "of words, paper ≈ 0"]
     monkeypatch.setattr("tables.FAR", 0.1)
     tables, out = reported([], ours, leads=leads)
     papers = "points ahead"  # also where it has said something else than its table
