@@ -324,7 +324,7 @@ LEGEND = """\
     train / test: accuracy in %, in training / on test. The training examples
              are many, so they measure a rule best. A window learns nothing from
              them; a prefix takes from them what it does not see. ±: the
-             standard error that the size of the test set gives
+             standard error by the size of the test set
     always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often; of SM a random
              digit (in the reports of networks the commonest one)
@@ -369,27 +369,33 @@ def report(args):
         plot_ranges(groups, tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
 
-def print_ranges(groups, tier, training):
-    """How far must a rule see? What the rules have beside the best network, and the table of a tier, with
-    accuracies in training if asked for."""
-    print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
-    print_passes(groups, tier)
+def print_ranges(groups, tier, test):
+    """How far must a rule see? A table of accuracies in training, with marks that compare them with the best
+    network; with those on test if asked for."""
+    name, network, error = best_network(groups, tier)
+    marks = {"level": "≈", "ahead": ">"} if name else {}
 
     def numbers(group):
         if not group:
             return ""
-        test = f"{100 * records.mean_and_error(group)[0]:.1f}"
-        return f"{100 * train_accuracy(group):.1f} / {test}" if training else test
+        accuracy = 100 * train_accuracy(group)
+        words = f"{accuracy:.1f}{marks.get(records.side(accuracy - network, error), '')}"
+        return words + f" / {100 * records.mean_and_error(group)[0]:.1f}" * test
 
-    errors = [100 * records.mean_and_error(group)[1] for group in groups.values()]
     columns = [(rule, sm) for rule in SIZES for sm in SM]
-    rows = [
-        [f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)]
-        for size in sorted({size for _, size, _ in groups})
-    ]
-    print(
-        f"Accuracy {'in training / ' * training}on test, in %. Errors on test: at most {max(errors):.1f}.\n"
+    sizes = sorted({size for _, size, _ in groups})
+    rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
+    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
+    words = (
+        "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
+        "symbols. Known, guessed: a sum at the root. Accuracy in training in %, "
     )
+    words += f"then on test (errors at most {most:.1f})." if test else "surer than on test (--all-tiers)."
+    if name:
+        words += f" ≈: level with the best network ({name}, {network:.2f} on test): at most {2 * error:.2f} "
+        words += "points away, two standard errors of the difference. >: ahead."
+    print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
+    print(textwrap.fill(words, 80) + "\n")
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
 
 
@@ -419,37 +425,17 @@ NETWORKS = {  # test accuracies in percent
 }
 
 
-def print_passes(groups, tier):
-    """From which size on are the rules level with the best network, and from which ahead of it? By their
-    accuracy in training, which is nearly free of error; the network's is of the test set. At the mini tier
-    the network is this repository's."""
+def best_network(groups, tier):
+    """(the best network's name, its percent on test, the error of a rule's lead in training over it); at the
+    mini tier this repository's, "" and zeros where it has none."""
     name, network = max(NETWORKS.items(), key=lambda item: item[1])
     examples = data.EXPECTED["listops"]
     if tier == "mini":
         first, *_ = next(iter(groups.values()))
-        name, network = tables.best_rows(tables.mini_networks("listops")).get("listops", ("", None))
-        if network is None:
-            return
+        name, network = tables.best_rows(tables.mini_networks("listops")).get("listops", ("", 0.0))
         examples = first["data"]["counts"]
-    error = math.hypot(*((network * (100 - network) / examples[split]) ** 0.5 for split in ("train", "test")))
-    lines = []
-    for (rule, letter), sm in product(SIZES.items(), SM):
-        sizes = {size: g for (r, size, s), g in sorted(groups.items()) if (r, s) == (rule, sm)}
-        sides = {}  # "level", "ahead": the first size that is that
-        for size, group in sizes.items():
-            gap = 100 * train_accuracy(group) - network
-            sides.setdefault(records.side(gap, error), f"{letter} = {size:,}")
-        if sizes:
-            lines.append([f"{rule}, {sm}", *(sides.get(side, "—") for side in ("level", "ahead"))])
-    heading = (
-        "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. The smallest size at which a rule is level with the best network "
-        f"({name}, {network:.2f} on test), or ahead, by its accuracy on the training examples, which are "
-        f"many. Known, guessed: a sum at the root. Level: at most {2 * error:.2f} points away, two "
-        "standard errors of the difference."
-    )
-    print(textwrap.fill(heading, 80) + "\n")
-    tables.show(["by training examples", "level from", "ahead from"], lines)
+    errors = ((network * (100 - network) / examples[split]) ** 0.5 for split in ("train", "test"))
+    return name, network, math.hypot(*errors)
 
 
 # ------------------------------------------------------------------------------------------ the figures

@@ -612,7 +612,7 @@ def plot_gaps(found, path):
     if not found:
         return
     figure, parts = drawn(found, "gap", "n", least=2)
-    figure.suptitle("What does another symbol add, by its distance?")
+    figure.suptitle("What do two or three symbols know, by their distance?")
     for group, axis in parts:
         for r in group:
             if r["cell"]["n"] == 1:

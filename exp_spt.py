@@ -852,7 +852,7 @@ def print_runs(whose, tier, found, searched, folded):
         print_recipe(plain[task], shown[task], of_task, searched)
         print_beside(cells[task], task)
     if shown != plain:
-        print("Further rows, of other starts, rates and orders, and fewer images: --all-tiers\n")
+        print("Further rows, of other starts, rates, losses, orders, fewer images: --all-tiers\n")
     for task in cells:
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
@@ -892,9 +892,10 @@ def first_of(columns):
 
 def print_gains(title, plain, shown, folded):
     """The table of one task, of by_own_rates of its records: a row a model, from scratch and with an
-    objective. shown: the rows of `plain` to print; folded: without those that have no pair."""
+    objective. shown: the rows of `plain` to print; folded: without those that have no pair, and without both
+    losses."""
     lines = []
-    for way in ("masked", "causal", "multitask"):
+    for way in ("masked", "causal", "multitask")[: 2 if folded else 3]:
         arms = (arm for arm in shown if way in shown[arm] and (scratch_of(plain, arm) or not folded))
         rows = [row for arm in arms for row in lines_of_gain(plain, arm, way)]
         lines += tables.under(COLUMNS[way], rows, width=16)
@@ -1250,7 +1251,7 @@ def print_papers(args, both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     shown = [task for task in TASKS[:5] if task in names]
-    tables.print_paper_gaps(PAPER_LEADS, {}, {}, shown, data.SHORT_TITLES, TASKS, PAPER, 21)
+    tables.print_paper_gaps(PAPER_LEADS, {}, {}, shown, data.TITLES, data.SHORT_TITLES, TASKS, PAPER, 21)
     if args.report:
         print_longest_gains(both, names)
     known = records.published()
@@ -1268,11 +1269,7 @@ def print_papers(args, both, names):
             print_averages(both, MEANS)
             print(NOTES)
         else:
-            words = "; ".join(
-                f"{by_positions(row).replace(',', '')} {value:.2f}" for row, value in MEANS[MEAN6].items()
-            )
-            print(textwrap.fill(f"✗: chance. Averages of these six tasks: {words}.", 80) + "\n")
-            print("More rows of LRA's table, and more numbers of the paper: --all-tiers\n")
+            print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
 
 
 def print_longest_gains(both, names):

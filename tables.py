@@ -285,7 +285,7 @@ def report(
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
             if full:
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_paper_gaps(leads, gaps, small, shown, short or titles, tasks, paper)
+                print_paper_gaps(leads, gaps, small, shown, titles, short or titles, tasks, paper)
                 gaps = {
                     name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
                 }
@@ -293,8 +293,8 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
-            if shortly and (ours != whole or any(map(of_few_seeds, changed_of(ours).values()))):
-                print("Further rows, of few seeds or not in the paper: --all-tiers\n")
+            if shortly and (ours != whole or any(map(is_aside, changed_of(ours).values()))):
+                print("Further rows, of few seeds or examples, or not in the paper: --all-tiers\n")
         if more:
             more()
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
@@ -445,7 +445,7 @@ def print_changed(task, title, tasks, yours, ours, paper, searched):
     print_rates(title, rates[0] or (rates[1] if searched else []))
     here = [[r for r in found if not is_rate(r)] for found in here]
     if tier == "mini" and not searched:
-        here[1] = [r for group in changed_of(here[1]).values() if not of_few_seeds(group) for r in group]
+        here[1] = [r for group in changed_of(here[1]).values() if not is_aside(group) for r in group]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
@@ -464,8 +464,10 @@ def changed_of(found):
     return records.grouped(changed, lambda r: (records.row_key(r), records.in_words(r["changes"])))
 
 
-def of_few_seeds(group):
-    return len(group) < records.SEEDS
+def is_aside(group):
+    """Whether a mini report leaves a row with a changed recipe to --all-tiers: it has few seeds, or fewer
+    examples, whose gaps are enough."""
+    return len(group) < records.SEEDS or "limit" in group[0]["changes"]
 
 
 def is_rate(record):
@@ -651,7 +653,7 @@ def longest(gaps):
     return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
-def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
+def print_paper_gaps(leads, full, small, shown, titles, short, tasks, paper, width=30):
     """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours by its
     recipe, and ours of the mini tier where the paper's is above FAR: of smaller ones it tells too little.
     full, small: gaps_of these; width: how many letters the first column may have."""
@@ -672,21 +674,16 @@ def print_paper_gaps(leads, full, small, shown, short, tasks, paper, width=30):
         print("How far ahead a row is in the paper's table:\n")
         print_table(["points ahead", *(short[task] for task in shown)], lines)
         if not any(SMALL in label for label, *_ in lines):
-            print_mini_gaps(small, shown, short)
+            small = {name: longest_of(gaps) for name, gaps in small.items()}
+            if any(small.values()):
+                print("Here, at the mini tier, by the longest trainings:\n")
+            print_leads(small, titles)
 
 
-def print_mini_gaps(small, shown, short):
-    """A table of the mini gaps_of that the paper prints or writes about, a row a lead, a column a task."""
-    lines = []
-    for name, gaps in small.items():
-        known = [gap for gap in gaps if gap.paper is not None]
-        chosen = [longest([gap for gap in known if gap.task == task]) for task in shown]
-        numbers = [f"{gap.in_points} ({gap.epochs})" if gap else "" for gap in chosen]
-        said = f"{name}, paper ≈ 0" if known and known[0].paper == 0 else name
-        lines += folded([said, *numbers], 30) if any(chosen) else []
-    if lines:
-        print("Here, at the mini tier, by the longest trainings (epochs):\n")
-        print_table(["points ahead", *(short[task] for task in shown)], lines)
+def longest_of(gaps):
+    """[the longest of each task] of some Gaps that the paper prints or writes about."""
+    by_task = records.grouped((gap for gap in gaps if gap.paper is not None), lambda gap: gap.task)
+    return [*filter(None, map(longest, by_task.values()))]
 
 
 def by_the_recipe(gaps):

@@ -581,16 +581,17 @@ def test_mini_runs_of_another_script_need_one_of_this_on_their_task(reported):
         assert ("Accuracy in training at the end: 71 to 80 %." in " ".join(out.split())) == bool(shown)
 
 
-LEFT_OUT = "Further rows, of few seeds or not in the paper: --all-tiers\n"
+LEFT_OUT = "Further rows, of few seeds or examples, or not in the paper: --all-tiers\n"
 
 
-def test_changed_recipes_of_few_seeds_are_left_to_all_tiers_unless_they_are_yours(reported):
+def test_changed_recipes_of_few_seeds_or_examples_are_left_to_all_tiers_unless_they_are_yours(reported):
     few = seeds(0.5, 0.6, tier="mini", changes={"epochs": 9})
     ours = few + seeds(0.5, 0.6, 0.7, tier="mini", changes={"epochs": 8})
+    ours += seeds(0.5, 0.6, 0.7, tier="mini", changes={"limit": 7})
     mine = seeds(0.5, code="x", tier="mini", changes={"epochs": 9})
-    left, eight, nine = LEFT_OUT, "8 epochs", "9 epochs"
+    left, eight, nine, fewer = LEFT_OUT, "8 epochs", "9 epochs", "7 examples"
     for yours, flags, shown in (
-        ([], (), {eight}), ([], ("--all-tiers",), {eight, nine}), (mine, (), {eight, nine}),
+        ([], (), {eight}), ([], ("--all-tiers",), {eight, nine, fewer}), (mine, (), {eight, nine}),
     ):  # fmt: skip
         tables, out = reported(yours, ours, "--mini", *flags)
         assert {name.split("; ")[-1] for name in tables[SMALL] if "; " in name} == shown
@@ -693,7 +694,8 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_stands_below_the_pa
     assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
     _, out = reported([], ours, leads=leads)
     assert "here (mini)" not in out  # the paper's gap is too small
-    assert re.findall(r"\| (\S.*?) +\| \+0\.0 ± 0\.4 \(9\) \|\n", out) == ["wide", "of words, paper ≈ 0"]
+    here = re.findall(r"\n\| (\S[^|]*):  .*\n\|   Text, 9 epochs +\| \+0\.0 \[-0\.9, 0\.9\] \|", out)
+    assert here == ["wide", "of words"] and out.count("epochs") == 2
     monkeypatch.setattr("tables.FAR", 0.1)
     tables, out = reported([], ours, leads=leads)
     papers = "points ahead"  # also where it has said something else than its table
