@@ -895,7 +895,7 @@ def print_gains(title, plain, shown, folded):
     objective. shown: the rows of `plain` to print; folded: without those that have no pair, and without both
     losses."""
     lines = []
-    for way in ("masked", "causal", "multitask")[: 2 if folded else 3]:
+    for way in ("masked", "causal", *["multitask"] * (not folded)):
         arms = (arm for arm in shown if way in shown[arm] and (scratch_of(plain, arm) or not folded))
         rows = [row for arm in arms for row in lines_of_gain(plain, arm, way)]
         lines += tables.under(COLUMNS[way], rows, width=16)
