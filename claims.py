@@ -95,8 +95,7 @@ def count_table(pairs):
 def count(pairs, width):
     """The table of counts between the two sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
-    far, near, small = by_size(pairs)
-    alike, near_alike = ([pair for pair in part if pair.reading == SAME] for part in (far, near))
+    alike = [pair for pair in by_size(pairs)[0] if pair.reading == SAME]
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
     shares = [100 * pair.numbers[0] / pair.row.expected for pair in alike]
     size = ""
@@ -104,10 +103,8 @@ def count(pairs, width):
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
-        f"The papers' gaps above {FAR:g} points have the same sign here in {len(alike)} of {len(far)} pairs, "
-        f"those of {GAP:g} to {FAR:g} in {len(near_alike)} of {len(near)}; of {len(small)} smaller ones "
-        f"{sum(pair.reading == EQUAL for pair in small)} are as small here. These are all pairs of rows of a "
-        f"table that have {SEEDS} seeds each here, by the table's recipe."
+        f"All pairs of rows of a table that have {SEEDS} seeds each here, by its recipe: how many of the "
+        "paper's gaps come out as there?"
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",

@@ -383,7 +383,7 @@ def print_ranges(groups, tier, test):
         return words + f" / {100 * records.mean_and_error(group)[0]:.1f}" * test
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
-    sizes = sorted({size for _, size, _ in groups})
+    sizes = sorted({size for _, size, _ in groups if test or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
     most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (

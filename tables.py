@@ -195,9 +195,9 @@ MEANINGS = {  # of words in any report
     "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
-    SMALL: f"ours of the mini tier, where the paper's gap is above {FAR:g} points (it often misses smaller "
-    "ones): the longest training of all its examples with 3 seeds; --mini has all",
-    "linear model": "of 6-grams, or of 6 x 6 patches (of a JPEG copy): floors.py",
+    SMALL: f"ours of the mini tier, where the paper's gap is above {FAR:g} points (smaller ones are unsure "
+    "there): the longest training of all its examples with 3 seeds; --mini has all",
+    "linear model": "of 6-grams, or of 6 x 6 patches (Image: a JPEG copy): floors.py",
     "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
     "sums guessed": "a sum at the root is guessed, too: exp_listops.py",
 }
@@ -274,7 +274,7 @@ def report(
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
-                gaps = {name: [g for g in some if g.paper is not None] for name, some in gaps.items()}
+                gaps = {name: [g for g in some if in_short(g)] for name, some in gaps.items()}
             if not full:
                 print_leads(gaps, titles)
             for task in ran:
@@ -466,7 +466,7 @@ def changed_of(found):
 
 def is_aside(group):
     """Whether a mini report leaves a row with a changed recipe to --all-tiers: it has few seeds, or fewer
-    examples, whose gaps are enough."""
+    examples."""
     return len(group) < records.SEEDS or "limit" in group[0]["changes"]
 
 
@@ -684,6 +684,11 @@ def longest_of(gaps):
     """[the longest of each task] of some Gaps that the paper prints or writes about."""
     by_task = records.grouped((gap for gap in gaps if gap.paper is not None), lambda gap: gap.task)
     return [*filter(None, map(longest, by_task.values()))]
+
+
+def in_short(gap):
+    """Whether a mini report has one of this repository's Gaps without --all-tiers, see is_aside."""
+    return gap.paper is not None and "limit" not in gap.groups[0][0]["changes"]
 
 
 def by_the_recipe(gaps):
