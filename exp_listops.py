@@ -320,7 +320,7 @@ def predictions(model, task, split, args):
 
 
 LEGEND = """\
-    top 2 levels: and all below guessed; sums of these levels are known
+    top 2 levels: deeper ones are guessed; sums of these levels are known
     train / test: accuracy in %, in training / on test. The training examples
              are many, so they measure a rule best. A window learns nothing from
              them; a prefix takes from them what it does not see. ±: the

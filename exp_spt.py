@@ -778,6 +778,7 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
+    "B's own": "S4 from scratch over the Transformer after SPT (sinusoidal: causal, rotary: masked)",
     "reading": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "scratch": "labels alone; at the mini tier for as many epochs",
@@ -847,7 +848,7 @@ def print_runs(whose, tier, found, searched, folded):
     for task in by_task:
         print_gains(data.TITLES[task], plain[task], shown[task], folded)
     for question in (AHEAD, START):
-        print_leads(question, cells, folded, tier)
+        print_leads(question, cells, folded)
     for task, of_task in by_task.items():
         print_recipe(plain[task], shown[task], of_task, searched)
         print_beside(cells[task], task)
@@ -1152,24 +1153,18 @@ def leads_of(cells, model, twin):
     return leads
 
 
-def print_leads(question, by_task, folded, tier):
-    """A table of the LEADS of one question: a row a training, from scratch and after SPT; at the mini tier
-    paper B's gaps above. folded: without the variants of rows."""
-    lines, theirs = [], {}
+def print_leads(question, by_task, folded):
+    """A table of the LEADS of one question: a row a training, from scratch and after SPT. folded: without the
+    variants of rows."""
+    lines = []
     for name, lead in LEADS.items():
         if lead.question == question:
             rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
             lines += tables.under(name, [*chain(*rows.values())], width=23)
-            gaps = [*filter(None, (paper_leads(lead, task) for task in rows))]
-            if gaps and any(rows.values()):
-                theirs[SHORT_NAMES[lead.twin["model"]]] = gaps
     if lines:
-        words = [f"{question} Paper B: {SAYS[question]}."]
-        if theirs and tier == "mini":
-            there = "; ".join(f"{name}, {', '.join(gaps)}" for name, gaps in theirs.items())
-            words.append(f"S4 from scratch over Transformers after SPT, there: {there}.")
-        print(textwrap.fill(" ".join(words), 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "reading"], lines)
+        print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
+        last = "B's own" if question == AHEAD else "reading"
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", last], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):
@@ -1190,17 +1185,18 @@ def lines_of_lead(cells, task, lead, folded):
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
         gap = pair and gap_of(task, *pair)
-        numbers = [points_alone(before), gap.in_numbers if gap else "", gap.reading if gap else ""]
+        last = gap.reading if gap else ""
+        if lead.question == AHEAD:
+            last = "" if arm.details() else paper_after(lead, task)
+        numbers = [points_alone(before), gap.in_numbers if gap else "", last]
         lines += tables.folded([label, budget(first), *numbers], width=21)
     return lines
 
 
-def paper_leads(lead, task):
-    """ "-1.99 on Text": what paper B's tables have of a lead on one task after SPT of the other model, or
-    ""."""
+def paper_after(lead, task):
+    """ "-1.99": what paper B's tables have of a lead on one task after SPT of the other model, or ""."""
     pair = lead.paper.get("masked") or lead.paper.get("causal")
-    points = pair and paper_lead(pair, task)
-    return f"{points} on {data.TITLES[task]}" if points else ""
+    return paper_lead(pair, task) if pair else ""
 
 
 def was_a_search(found, arm, way):

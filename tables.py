@@ -311,10 +311,18 @@ def without_guests(both, exp):
 
 def of_the_paper(ours, yours, paper, leads):
     """This repository's records of the mini tier without rows that the paper neither prints nor writes about
-    (see leads), but with those that you have run and the bag of symbols."""
+    (see leads), but with those that you have run and the bag of symbols. And, where a task has more, without
+    tasks of one row, which is compared with none."""
     named = {row for of_lead in leads.values() if of_lead[2:] for row in of_lead[:2]}
     named |= {r["row"] for r in yours}
-    return [r for r in ours if of_table(r["row"], paper) or r["row"] in named or records.is_bag(r)]
+    found = [r for r in ours if of_table(r["row"], paper) or r["row"] in named or records.is_bag(r)]
+    by_task = records.grouped(found, lambda r: r["task"])
+
+    def rows(group):
+        return {r["row"] for r in group if not records.is_bag(r) and "limit" not in r["changes"]}
+
+    compared = {task for task, group in by_task.items() if len(rows(group)) > 1}
+    return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
 
 
 def print_first(script, flags):

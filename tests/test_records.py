@@ -598,6 +598,19 @@ def test_changed_recipes_of_few_seeds_or_examples_are_left_to_all_tiers_unless_t
         assert (left in out) == (not flags)
 
 
+def test_a_task_of_one_row_is_left_to_all_tiers_unless_it_is_yours(reported):
+    """Its twin of fewer examples does not count."""
+    ours = seeds(0.6, 0.6, 0.6, tier="mini")
+    ours += seeds(0.5, 0.5, 0.5, tier="mini", row="K=31", cell={"kernel": 31})
+    ours += seeds(0.4, 0.4, 0.4, tier="mini", task="listops")
+    ours += seeds(0.3, 0.3, 0.3, tier="mini", task="listops", row="K=31", cell={}, changes={"limit": 7})
+    mine = seeds(0.4, code="x", tier="mini", task="listops")
+    for yours, flags, shown in (([], (), False), ([], ("--all-tiers",), True), (mine, (), True)):
+        tables, out = reported(yours, ours, "--mini", *flags)
+        assert ("ListOps" in tables[SMALL]) == shown and "Text" in tables[SMALL]
+        assert (LEFT_OUT in out) == (flags == ())
+
+
 def test_models_that_the_paper_does_not_have_are_left_to_all_tiers_unless_they_are_yours(reported):
     """K = 5 is a row of the table, "no norm" of a sentence, the bag what they are compared with."""
     ours = seeds(0.6, 0.6, 0.6, tier="mini")
