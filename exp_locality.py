@@ -6,7 +6,7 @@
 
 A model of 4 or 6 layers with kernel K sees only layers * (K // 2) positions to each side, and then
 averages over all positions. In the paper K = 5 to 7 is enough for Text and Retrieval, and K = 31 to 61 gets
-most of the way on Image and ListOps. It concludes that LRA asks mostly for a short range. K = 1 sees no
+part of the way on Image and ListOps. It concludes that LRA asks mostly for a short range. K = 1 sees no
 order at all.
 
 Expect 47 % (K = 5) and 52 % (K = 31) from the first command. --task all --kernel all is the whole table.
