@@ -385,12 +385,15 @@ def print_ranges(groups, tier, test):
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if test or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
         "symbols. Known, guessed: a sum at the root. Accuracy in training in %, "
     )
-    words += f"then on test (errors at most {most:.1f})." if test else "surer than on test (--all-tiers)."
+    if test:
+        most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
+        words += f"then on test (errors at most {most:.1f})."
+    else:
+        words += "surer than on test (--all-tiers)."
     if name:
         words += f" ≈: level with the best network ({name}, {network:.2f} on test): at most {2 * error:.2f} "
         words += "points away, two standard errors of the difference. >: ahead."

@@ -1185,9 +1185,10 @@ def lines_of_lead(cells, task, lead, folded):
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
         gap = pair and gap_of(task, *pair)
-        last = gap.reading if gap else ""
         if lead.question == AHEAD:
             last = "" if arm.details() else paper_after(lead, task)
+        else:
+            last = gap.reading if gap else ""
         numbers = [points_alone(before), gap.in_numbers if gap else "", last]
         lines += tables.folded([label, budget(first), *numbers], width=21)
     return lines

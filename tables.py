@@ -274,7 +274,10 @@ def report(
             rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
-                gaps = {name: [g for g in some if in_short(g)] for name, some in gaps.items()}
+                gaps = {
+                    name: [g for g in found if g.paper is not None and not g.fewer]
+                    for name, found in gaps.items()
+                }
             if not full:
                 print_leads(gaps, titles)
             for task in ran:
@@ -571,6 +574,11 @@ class Gap(NamedTuple):
         return min(map(len, self.groups)) < records.SEEDS
 
     @property
+    def fewer(self):
+        """Whether both were trained on fewer examples than the table's."""
+        return "limit" in self.groups[0][0]["changes"]
+
+    @property
     def interval(self):
         return records.interval(*records.difference(*self.groups), self.tier, [self.task])
 
@@ -657,7 +665,7 @@ def listed(words):
 def longest(gaps):
     """That of some Gaps with the longest training, None for none; those of few seeds or of fewer examples are
     left out."""
-    whole = (gap for gap in gaps if not gap.few and "limit" not in gap.groups[0][0]["changes"])
+    whole = (gap for gap in gaps if not gap.few and not gap.fewer)
     return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
@@ -692,11 +700,6 @@ def longest_of(gaps):
     """[the longest of each task] of some Gaps that the paper prints or writes about."""
     by_task = records.grouped((gap for gap in gaps if gap.paper is not None), lambda gap: gap.task)
     return [*filter(None, map(longest, by_task.values()))]
-
-
-def in_short(gap):
-    """Whether a mini report has one of this repository's Gaps without --all-tiers, see is_aside."""
-    return gap.paper is not None and "limit" not in gap.groups[0][0]["changes"]
 
 
 def by_the_recipe(gaps):
