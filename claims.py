@@ -397,7 +397,7 @@ def results_page(figures=None):
     rules, full, mini = parts.values()
     rules.append(floors.table(floors.floors()))
     for script in (*SCRIPTS, *RULES):
-        everything = ["--all-tiers"] if script in SCRIPTS else ["--task", "all"]
+        everything = ["--task", "all"] if script in (exp_ngrams, exp_patches) else ["--all-tiers"]
         large = sections_of(script, *everything, figures=figures)
         large = (text for text in large if records.TIERS["mini"] not in text.splitlines()[0])
         (rules if script in RULES else full).extend(large)

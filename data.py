@@ -59,10 +59,10 @@ PATCHES = {"exp": "patches", "cell": {"patch": "6x6", "centres": 400, "pool": "q
 WINDOW = {"exp": "listops", "cell": {"rule": "window", "W": 16, "sm": "known"}}
 GUESSING = {"exp": "listops", "cell": WINDOW["cell"] | {"sm": "guessed"}}  # sums, as paper A's models do
 FLOORS = {
-    "text": {"linear model": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}}},
-    "image": {"linear model": PATCHES},
-    "pathfinder": {"linear model": PATCHES},
-    "listops": {"rule by hand": WINDOW, "rule, sums guessed": GUESSING},
+    "text": {"exp": "ngrams", "cell": {"n": 6, "gap": 1, "weights": "bayes"}},
+    "image": PATCHES,
+    "pathfinder": PATCHES,
+    "listops": WINDOW,
 }
 INPUTS = dict.fromkeys(("image", "pathfinder", "pathx"), "grey values as symbols")  # in paper A's scripts
 SHORT_TITLES = TITLES | dict(

@@ -51,6 +51,7 @@ RULES = {
     "root": (0, "majority class per root (greedy)", 36),
     "top-1": (1, "top level exact, the rest guessed", None),
 } | {f"top-{d}": (d, f"top {d} levels exact", None) for d in range(2, 6)}
+DEEPER = {"top-3", "top-4", "top-5"}  # printed with --all-tiers
 
 
 def solve_top(tokens, offsets, depth, draw):
@@ -351,7 +352,8 @@ def report(args):
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
-        for rule, (_, words, paper) in RULES.items():
+        rules = {rule: words for rule, words in RULES.items() if args.all_tiers or rule not in DEEPER}
+        for rule, (_, words, paper) in rules.items():
             rows.append([words])
             for found in both:
                 wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()
@@ -399,7 +401,22 @@ def print_ranges(groups, tier, test):
         words += "points away, two standard errors of the difference. >: ahead."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
+    if name:
+        shown = {place: group for place, group in groups.items() if place[1] in sizes}
+        lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
+        tables.print_list("In short, beside that network:", filter(None, lines))
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
+
+
+def beside_network(groups, rule, sm, network, error):
+    """ "window, known: level from W = 8 on, ahead from W = 128 on": the smallest sizes at which a rule is as
+    good in training as a network is on test, and better; "" if it never is. error: that of the difference."""
+    first = {}
+    for size in sorted(size for of_rule, size, of_sm in groups if (of_rule, of_sm) == (rule, sm)):
+        gap = 100 * train_accuracy(groups[rule, size, sm]) - network
+        first.setdefault(records.side(gap, error), f"from {SIZES[rule]} = {size:,} on")
+    words = ", ".join(f"{side} {first[side]}" for side in ("level", "ahead") if side in first)
+    return words and f"{rule}, {sm}: {words}"
 
 
 def range_groups(yours, ours, tier):

@@ -320,7 +320,7 @@ def report(args):
             print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
-        print('The reports of networks have 6x6, 400, quarters as "linear model".\n')
+        print('The reports of networks have 6x6, 400, quarters as "no network".\n')
         for group in groups.values():
             print_task(group)
     tables.explain(

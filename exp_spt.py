@@ -732,6 +732,7 @@ def load(args, name, cell):
 
 
 COLUMNS = dict(none="scratch", masked="masked", causal="causal", multitask="both losses")  # of the report
+WAYS = "masked", "causal"  # what a pretraining restores
 RATES_OF = {"lr", "lr_pretrain"}  # labels and SPT, where a record says what was changed
 SHORT_NAMES = NAMES | dict(transformer="sinusoidal", rotary="rotary")  # Transformers by their positions
 FULL_NAMES = NAMES | dict(transformer="sinusoidal Transformer")
@@ -781,6 +782,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "B's own": "S4 from scratch over the Transformer after SPT (sinusoidal: causal, rotary: masked)",
     "reading": "what our 95 % interval says of a gap after SPT; by B's words it is ≈ 0",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
+    "epochs": "18+2: 18 of SPT, 2 of labels; from scratch labels get all 20",
     "scratch": "labels alone; at the mini tier for as many epochs",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
@@ -838,13 +840,8 @@ def print_runs(whose, tier, found, searched, folded):
         task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
         for task, rows in plain.items()
     }
-    if tier == "mini" and found:
-        words = HELPS.format(gaps=" and ".join(printed_gains(plain)))
-        lacking = [
-            data.TITLES[task] for task in plain if not any("causal" in c for c in plain[task].values())
-        ]
-        words += f" Causal SPT was not run on {tables.listed(lacking)}." if lacking else ""
-        print(textwrap.fill(words, 80) + "\n")
+    if tier == "mini":
+        print_short(cells)
     for task in by_task:
         print_gains(data.TITLES[task], plain[task], shown[task], folded)
     for question in (AHEAD, START):
@@ -866,19 +863,35 @@ SAYS = {
     AHEAD: '"very small gaps between Transformers and state space models"',
     START: 'structured parameterizations "become mostly redundant"',
 }
-HELPS = (
-    'Does SPT help? Paper B: "dramatic gains" (sinusoidal, causal: {gaps}). Epochs 18+2: 18 of SPT, 2 of '
-    "labels; from scratch labels get all 20."
-)
-
-
-def printed_gains(names):
-    """ "+33.56 on Image": what paper B prints of its causal SPT over scratch, of each of some tasks."""
-    gains = ((paper_lead(PAPER_LEADS["sinusoidal, causal SPT adds"], name), name) for name in names)
-    return [f"{gain} on {data.TITLES[name]}" for gain, name in gains if gain]
 
 
 # -- what SPT adds
+
+
+def print_short(by_task):
+    """In short: what SPT adds, and what it leaves of LEADS; of each task and objective the longest training.
+    by_task: {task: cells_of} of the mini tier; variants of rows are left out."""
+    gaps = {}
+
+    def add(name, way, task, arm, pair, paper):
+        if not is_variant(arm, {way: pair[0]}):
+            gap = tables.Gap(task, way, total(pair[0][0]), tuple(pair), paper)
+            gaps.setdefault(name, {}).setdefault(way, []).append(gap)
+
+    for model, (task, cells), way in product(SHORT_NAMES, by_task.items(), WAYS):
+        for arm in (arm for arm in cells if arm.model == model):
+            group, scratch = cells[arm].get(way), scratch_of(cells, arm)
+            if group and scratch:
+                rows = tuple(Cell(arm.model, objective).row() for objective in (way, "none"))
+                paper = tables.paper_gap(rows, PAPER, TASKS, task)
+                add(f"{SHORT_NAMES[arm.model]}, SPT over scratch", way, task, arm, (group, scratch), paper)
+    for (name, lead), (task, cells) in product(LEADS.items(), by_task.items()):
+        after, paper = ("both after SPT", None) if lead.question == AHEAD else ("over random, after SPT", 0.0)
+        for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
+            if way in WAYS:
+                add(f"{name}, {after}", way, task, arm, pair, paper)
+    longest = {name: [*chain(*map(tables.longest_of, of.values()))] for name, of in gaps.items()}
+    tables.print_short(longest, lambda gap: f"{data.TITLES[gap.task]} ({gap.words})")
 
 
 def is_variant(arm, columns):
@@ -901,7 +914,9 @@ def print_gains(title, plain, shown, folded):
         rows = [row for arm in arms for row in lines_of_gain(plain, arm, way)]
         lines += tables.under(COLUMNS[way], rows, width=16)
     if lines:
-        tables.print_table([title, "epochs", "scratch", "with it", "it adds", "restores"], lines)
+        lines = [line[:-1] for line in lines] if folded else lines
+        header = [title, "epochs", "scratch", "with SPT", "SPT adds", *["restores"] * (not folded)]
+        tables.print_table(header, lines)
     if alone := [(arm, group) for arm, group in scratch_alone(plain) if arm in shown and not folded]:
         labels = [in_row([arm.label(), *other_changes(group[0])], [group]) for arm, group in alone]
         words = "; ".join(
@@ -917,10 +932,11 @@ def print_recipe(plain, shown, found, searched):
     task = found[0]["task"]
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(shown))
-    rules = tables.floors_of(records.published(), task, found[0]["tier"], data.FLOORS)
-    rules = {"bag of symbols": tables.bag_of(found[0])} | rules if found[0]["tier"] == "mini" else rules
+    tier = found[0]["tier"]
+    rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
+    rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = about_runs(found) + (best_epochs(shown, plain) if searched else "") + words
+    words = about_runs(found, searched) + (best_epochs(shown, plain) if searched else "") + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
 
 
@@ -1036,14 +1052,15 @@ def by_own_rates(cells):
     return {arm: columns for arm, columns in cells.items() if arm not in searched}
 
 
-def about_runs(found):
-    """Sentences about some runs of a task: what one answer for all would restore, what a run costs."""
+def about_runs(found, searched):
+    """Sentences about some runs of a task: what a run costs and, if asked for, what one answer for all would
+    restore."""
     of_symbols = (r for r in found if "pretraining" in r and r["task"] not in MEAN_STD)  # others: a variance
     alone = [r["pretraining"].get("commonest") for r in of_symbols]
     alone = [100 * share for share in alone if share]
     words = (
         f" Always the commonest symbol restores {tables.least_to_most(alone, '{:.1f}'.format)} %."
-        if alone
+        if alone and searched
         else ""
     )
     costs = [r.get("both_halves") or records.seconds_of(r) for r in found]
@@ -1134,10 +1151,6 @@ LEADS = {
     ),
     "S4 structured start": Lead(START, "s4", {"init": "random"}),
     "DLR structured start": Lead(START, "dlr", {"init": "random"}),
-}
-PAPER_LEADS = {  # what B's tables have of them, S4 from scratch, and of SPT
-    "sinusoidal, causal SPT adds": ("Transformer, causal SPT", "Transformer, from scratch"),
-    "S4 over sinusoidal, both scratch": LEADS["S4 over sinusoidal"].paper["none"],
 }
 
 
@@ -1247,19 +1260,17 @@ def print_papers(args, both, names):
     """Tables 1 to 3 of the paper, the gaps in them, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
-    shown = [task for task in TASKS[:5] if task in names]
-    tables.print_paper_gaps(PAPER_LEADS, {}, {}, shown, data.TITLES, data.SHORT_TITLES, TASKS, PAPER, 21)
     if args.report:
-        print_longest_gains(both, names)
+        print_short(mini_cells(both, names))
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
-    rules = {task: tables.floors_of(known, task, "paper", data.FLOORS) for task in names}
+    rules = tables.floors_of(known, names, "paper", data.FLOORS)
     for columns in (MEAN6, TASKS[6:]) if args.all_tiers else (MEAN6,):
         if shown := [task for task in columns if task in names]:
             at = [TASKS.index(task) for task in shown]
             lines = [[by_positions(row), *(tables.paper_value(PAPER, row, i) for i in at)] for row in rows]
             lines = [line for line in lines if any(line[1:])]
-            lines += tables.under(tables.OURS, tables.floor_lines(shown, rules))
+            lines += [tables.floor_line(shown, rules)] * any(rules[task] for task in shown)
             tables.show(["the paper's %", *(data.SHORT_TITLES[task] for task in shown)], lines)
     if len(names) == len(TASKS):
         if args.all_tiers:
@@ -1267,30 +1278,6 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
-
-
-def print_longest_gains(both, names):
-    """A table of what SPT adds at the mini tier, in the longest training of each plain row: a row a model, a
-    column a task and what is restored."""
-    longest, columns = {}, {}
-    for task, cells in mini_cells(both, names).items():
-        rows = by_own_rates(cells)
-        for way, arm in product(("masked", "causal"), rows):
-            group, scratch = rows[arm].get(way), scratch_of(rows, arm)
-            if group and scratch and not is_variant(arm, rows[arm]):
-                known = longest.setdefault(arm.model, {}).get((task, way))
-                columns[task, way] = f"{data.TITLES[task]}, {way}"
-                if not known or total(group[0]) > total(known[0][0]):
-                    longest[arm.model][task, way] = group, scratch
-    if longest:
-        print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
-        header = ["points", *columns.values()]
-        rows = sorted(longest.items(), key=lambda row: [*SHORT_NAMES].index(row[0]))
-        cells = (
-            [f"{points_of(of[at])} ({budget(of[at][0][0])})" if at in of else "" for at in columns]
-            for _, of in rows
-        )
-        tables.show(header, [[SHORT_NAMES[model], *row] for (model, _), row in zip(rows, cells)])
 
 
 def print_averages(both, averages):

@@ -24,7 +24,7 @@ from exp_ngrams import COLUMNS, TRANSFORMERS
 
 FIGURE = Path(__file__).parent / "results" / "figures" / "floors.png"
 ROWS = [  # (task, the rule in words, what its record has)
-    ("text", "linear model of byte 6-grams", data.FLOORS["text"]["linear model"]),
+    ("text", "linear model of byte 6-grams", data.FLOORS["text"]),
     ("image", "linear model of 400 kinds of 6 x 6 patches", data.PATCHES),
     ("listops", "solves arguments up to 16 symbols, guesses longer", data.WINDOW),
     ("listops", "the same, but a sum at the root is guessed", data.GUESSING),

@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import ABOVE, BELOW, DIFFERS, EQUAL, FAR, GAP, NO_GAP, OPEN, OPPOSITE, SAME
+from records import ABOVE, BELOW, DIFFERS, EQUAL, GAP, NO_GAP, OPEN, OPPOSITE, SAME
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -177,8 +177,9 @@ OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
 WORDS = "What the numbers and words mean:"
-FULL, SMALL = "here (full)", "here (mini)"  # rows below the paper's
-BEYOND, OURS = "not in the paper's table", "ours, without a network"
+BEYOND, WITHOUT = "not in the paper's table", "no network"
+FULL = {"paper": " at full size", "mini": ""}
+SHORTLY = "In short, by our longest mini trainings: points ahead here (and in the paper)"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -195,11 +196,8 @@ MEANINGS = {  # of words in any report
     "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
-    SMALL: f"ours of the mini tier, where the paper's gap is above {FAR:g} points (smaller ones are unsure "
-    "there): the longest training of all its examples with 3 seeds; --mini has all",
-    "linear model": "of 6-grams, or of 6 x 6 patches (Image: a JPEG copy): floors.py",
-    "rule by hand": "solves arguments of at most 16 symbols, guesses longer ones",
-    "sums guessed": "a sum at the root is guessed, too: exp_listops.py",
+    "level on": "not told apart: the 95 % interval of the gap holds 0",
+    WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
 Small data, small models, most of them not trained to their end: compare a
@@ -216,10 +214,10 @@ def explain(text, meanings, numbers=NUMBERS):
     """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
     only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
-    lines = []
+    flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
         if known := ", ".join(
-            word for word in words.split(", ") if any(w in text for w in word.split(" / "))
+            word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
         ):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
@@ -236,7 +234,7 @@ def report(
     paper           {row: the paper's accuracies in percent, in the order of tasks, and their average}
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
-    floors          {task: {name of a rule without a network: what its record has, such as its "cell"}}
+    floors          {task: what the record of its rule without a network has, such as its "cell"}
     leads           {name: (row, row)}: how far is the first ahead of the second? See gaps_of
     apart           record -> whether the script prints it in a table of its own
     meanings        {words: what they mean}; printed below the tables that they stand in
@@ -271,15 +269,16 @@ def report(
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
             if full and not ran:
                 print_first(script, first)
-            rules = {task: floors_of(known[1], task, tier, floors or {}) for task in shown}
+            rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
                 gaps = {
                     name: [g for g in found if g.paper is not None and not g.fewer]
                     for name, found in gaps.items()
                 }
-            if not full:
-                print_leads(gaps, titles)
+            if full or tier == "mini":
+                small = mini_gaps_of(args, leads, both, shown, tasks, paper) if full else gaps
+                print_short(in_short(gaps, small), lambda gap: titles[gap.task] + FULL[gap.tier])
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -287,12 +286,9 @@ def report(
                 print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
             if full:
-                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_paper_gaps(leads, gaps, small, shown, titles, short or titles, tasks, paper)
-                gaps = {
-                    name: [g for g in found if g.words or g.paper is None] for name, found in gaps.items()
-                }
-                print_leads(gaps, titles)
+                gaps = {name: [g for g in found if not g.of_table] for name, found in gaps.items()}
+            print_leads(gaps, titles)
+            if full:
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
@@ -422,8 +418,8 @@ def compare(args, exp, titles):
 # ------------------------------------------------------------------------------------------ its parts
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, rules):
-    """The rows of one task that were trained by the script's recipe, and its rules without a network. Rows
+def print_task(task, title, tasks, tier, yours, ours, paper, rule):
+    """The rows of one task that were trained by the script's recipe, and its rule without a network. Rows
     that only the paper has are shown at full size alone."""
     at, full = tasks.index(task), tier == "paper"
     here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
@@ -441,8 +437,9 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rules):
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    below = (bags_below([*here[0], *here[1]]) if tier == "mini" else {}) | rules
-    lines += [[name, "", summary(rule), cost(rule), "", ""] for name, rule in below.items()]
+    below = bags_below([*here[0], *here[1]]) if tier == "mini" else {}
+    below |= {WITHOUT: rule} if rule else {}
+    lines += [[name, "", summary(group), cost(group), "", ""] for name, group in below.items()]
     print_table(header_of(title, tier), lines, notes)
 
 
@@ -498,14 +495,15 @@ def print_rates(title, found):
 
 
 def print_papers(rest, tasks, short, paper, rules):
-    """The paper's numbers for tasks that nobody has run at full size, and rules without a network."""
+    """The paper's numbers for tasks that nobody has run at full size, and the rules without a network."""
     if not rest:
         return
     places = [tasks.index(task) for task in rest] + [len(tasks)]
     lines = [[row, *(paper_value(paper, row, i) for i in places)] for row in paper]
     lines = [line for line in lines if any(line[1:])]
-    lines += under(OURS, [[*line, ""] for line in floor_lines(rest, rules)])
-    print("The paper's % where no network was run here at full size:\n")
+    lines += [[*floor_line(rest, rules), ""]] * any(rules[task] for task in rest)
+    where = " of tasks not run here at full size" * (len(rest) < len(tasks))
+    print(f"The paper's test accuracies in %{where}:\n")
     header, *lines = columns_in_use(["", *(short[task] for task in rest), "mean"], lines)
     show(header, lines)
 
@@ -557,12 +555,23 @@ class Gap(NamedTuple):
         return f"{signed(points)}{self.bag} {ends(low, high)}"
 
     @property
-    def in_points(self):
-        """ "+2.4 ± 1.0", with the number of seeds at full size; of one seed no error, which would be that of
-        the test set alone."""
-        if self.tier != "mini" and min(map(len, self.groups)) == 1:
-            return f"{signed(records.difference(*self.groups)[0], 2)} (1 seed)"
-        return lead(*self.groups, seeds=self.tier != "mini") + self.bag
+    def alone(self):
+        """ "+2.4": points without their error."""
+        return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
+
+    @property
+    def side(self):
+        """ "ahead", "behind" or "level", which is not told apart; of few seeds their number."""
+        if self.few:
+            seeds = min(map(len, self.groups))
+            return f"open ({seeds} seed{'s' * (seeds > 1)})"
+        low, high = self.interval
+        return "ahead" if low > 0 else "behind" if high < 0 else "level"
+
+    @property
+    def of_table(self):
+        """Whether it is one of full size by the paper's recipe, of two rows that the paper has."""
+        return self.tier == "paper" and not self.words and self.paper is not None
 
     @property
     def tier(self):
@@ -669,42 +678,33 @@ def longest(gaps):
     return max(whole, key=lambda gap: gap.epochs, default=None)
 
 
-def print_paper_gaps(leads, full, small, shown, titles, short, tasks, paper, width=30):
-    """A table of the gaps that the paper's table has: a row a lead, a column a task; below each ours by its
-    recipe, and ours of the mini tier where the paper's is above FAR: of smaller ones it tells too little.
-    full, small: gaps_of these; width: how many letters the first column may have."""
+def in_short(gaps, small):
+    """{name of a lead: what print_short says of it}: its Gaps of the paper's recipe, and of each task the
+    longest mini one. gaps, small: gaps_of the tier of a report, and of the mini tier."""
+    small = {name: longest_of(gap for gap in found if gap.paper is not None) for name, found in small.items()}
+    return {name: [*(gap for gap in gaps[name] if gap.of_table), *small.get(name, ())] for name in gaps}
+
+
+def print_short(gaps, place):
+    """A line a lead: "K=31 over K=5: ahead on Image +11.2 (+33.21); level on Text +0.2 (+0.37)", in brackets
+    the paper's gap. gaps: {name of a lead: its Gaps}; place: Gap -> where it is, in words."""
+
+    def named(gap):
+        paper = gap_in_words(gap.paper).replace(" ", "\xa0")
+        return f"{place(gap)} {gap.alone}" + f" ({paper})" * bool(paper)
+
     lines = []
-    for name, pair in leads.items():
-        theirs = [paper_gap(pair[:2], paper, tasks, task) for task in shown]
-        line = [*map(gap_in_words, theirs)]
-        if any(line):
-            lines += folded([name, *line], width)
-            large = {task for task, points in zip(shown, theirs) if abs(points or 0) > FAR}
-            for words, of_tier, choose in ((FULL, full, by_the_recipe), (SMALL, small, longest)):
-                gaps = [gap for gap in of_tier.get(name, ()) if (gap.tier, gap.task) not in OTHER_TASK]
-                gaps = [gap for gap in gaps if gap.tier != "mini" or gap.task in large]
-                chosen = [choose([gap for gap in gaps if gap.task == task]) for task in shown]
-                line = [gap.in_points if gap else "" for gap in chosen]
-                lines += [[f"  {words}", *line]] if any(line) else []
-    if lines:
-        print("How far ahead a row is in the paper's table:\n")
-        print_table(["points ahead", *(short[task] for task in shown)], lines)
-        if not any(SMALL in label for label, *_ in lines):
-            small = {name: longest_of(gaps) for name, gaps in small.items()}
-            if any(small.values()):
-                print("Here, at the mini tier, by the longest trainings:\n")
-            print_leads(small, titles)
+    for name, found in gaps.items():
+        sides = records.grouped(sorted(found, key=lambda gap: gap.side), lambda gap: gap.side)
+        words = (f"{side} on {listed([*map(named, group)])}" for side, group in sides.items())
+        lines += [f"{name}: {'; '.join(words)}"] * bool(found)
+    print_list(SHORTLY, lines)
 
 
 def longest_of(gaps):
-    """[the longest of each task] of some Gaps that the paper prints or writes about."""
-    by_task = records.grouped((gap for gap in gaps if gap.paper is not None), lambda gap: gap.task)
+    """[the longest of each task] of some Gaps."""
+    by_task = records.grouped(gaps, lambda gap: gap.task)
     return [*filter(None, map(longest, by_task.values()))]
-
-
-def by_the_recipe(gaps):
-    """That of some Gaps whose rows have the table's recipe, None for none."""
-    return next((gap for gap in gaps if not gap.words), None)
 
 
 def best_rows(found):
@@ -871,21 +871,15 @@ def floor_of(ours, task, has, tier="paper"):
     return [r for r in ours if wanted.items() <= r.items()][:1]
 
 
-def floors_of(ours, task, tier, floors):
-    """{name: records} of a task's rules without a network that have been run at a tier."""
-    found = {name: floor_of(ours, task, has, tier) for name, has in floors.get(task, {}).items()}
-    return {name: rule for name, rule in found.items() if rule}
+def floors_of(ours, tasks, tier, floors):
+    """{task: floor_of it at a tier}. floors: {task: what the record of its rule has}."""
+    return {task: floor_of(ours, task, floors[task], tier) if task in floors else [] for task in tasks}
 
 
-def floor_lines(tasks, rules):
-    """The lines of a table with a column a task that have the rules without a network, see floors_of."""
-    lines = []
-    for name in dict.fromkeys(name for task in tasks for name in rules[task]):
-        found = (rules[task].get(name) for task in tasks)
-        lines.append(
-            [name, *(f"{100 * records.mean_and_error(rule)[0]:.2f}" if rule else "" for rule in found)]
-        )
-    return lines
+def floor_line(tasks, rules):
+    """The line of a table with a column a task that has the rules without a network, see floors_of."""
+    percent = (f"{100 * records.mean_and_error(rules[task])[0]:.2f}" if rules[task] else "" for task in tasks)
+    return [WITHOUT, *percent]
 
 
 def under(words, rows, width=34):
@@ -934,8 +928,9 @@ def print_list(heading, lines):
 
 
 def bullets(lines, width):
-    """Lines as text, each with a dash."""
-    return "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
+    """Lines as text, each with a dash; none ends at a space that does not break."""
+    text = "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
+    return text.replace("\xa0", " ")
 
 
 # ------------------------------------------------------------------------------------------ figures

@@ -425,6 +425,11 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     one_line = " ".join(said.split())
     away = "points away, two standard errors of the difference. >: ahead."
     assert f"≈: level with the best network (MEGA, 63.14 on test): at most 2.18 {away}" in one_line
+    beside = (
+        "- window, known: level from W = 16 on, ahead from W = 32 on - window, guessed: level from W = 16 on"
+    )
+    assert f"{beside} | W, P" in one_line  # a prefix of 64 is behind
+    assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
     assert f"(Transformer, 89.50 on test): at most 1.94 {away}" in one_line
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes

@@ -519,7 +519,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     assert "Performer" not in short and "83.40" not in short and "Average" not in short
     exp_spt.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Image | epochs | scratch | with it | it adds | restores |
+    wanted = """Image | epochs | scratch | with SPT | SPT adds | restores |
     | masked: | | | | | |
     | 60 % SPT (1) | 90+60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
     | causal: | | | | | |
@@ -528,7 +528,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 |
     | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
-    Your runs. | Text | epochs | with it | restores |
+    Your runs. | Text | epochs | with SPT | restores |
     | masked: | | | |
     | S4 (1) | 32+32 | 71.0 ± 0.5 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run takes 60 s.
@@ -564,10 +564,17 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     printed = capsys.readouterr().out
     one_line = " ".join(printed.split())
     assert "Best epochs from scratch, seed by seed: S4 3, 3, 3 of 8." in one_line
+    for short in (
+        "- sinusoidal, SPT over scratch: behind on Text (masked) -10.0 -",
+        "- S4, SPT over scratch: ahead on Text (masked) +20.0 -",  # of the longer training
+        "- S4 over sinusoidal, both after SPT: ahead on Text (masked) +30.0 -",
+        "- S4 structured start, over random, after SPT: ahead on Text (masked) +20.0 (≈ 0) |",
+    ):
+        assert short in one_line
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["Text", "epochs", "scratch", "with it", "it adds", "restores"],
+            ["Text", "epochs", "scratch", "with SPT", "SPT adds", "restores"],
             [
                 ["masked:", "", "", "", "", ""],
                 ["sinusoidal", "2+2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
