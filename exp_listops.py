@@ -371,9 +371,9 @@ def report(args):
         plot_ranges(groups, tier, args.out / f"listops-rules{'-mini' * (tier == 'mini')}.png")
 
 
-def print_ranges(groups, tier, test):
+def print_ranges(groups, tier, everything):
     """How far must a rule see? A table of accuracies in training, with marks that compare them with the best
-    network; with those on test if asked for."""
+    network, and on test. everything: small sizes, too."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
@@ -381,24 +381,21 @@ def print_ranges(groups, tier, test):
         if not group:
             return ""
         accuracy = 100 * train_accuracy(group)
-        words = f"{accuracy:.1f}{marks.get(records.side(accuracy - network, error), '')}"
-        return words + f" / {100 * records.mean_and_error(group)[0]:.1f}" * test
+        mark = marks.get(records.side(accuracy - network, error), "")
+        return f"{accuracy:.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
-    sizes = sorted({size for _, size, _ in groups if test or not 0 < size < 8})
+    sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
+    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. Known, guessed: a sum at the root. Accuracy in training in %, "
+        "symbols. Known, guessed: what happens to a sum at the root. Accuracy in % in training, where many "
+        f"examples measure it well, and on test (errors at most {most:.1f})."
     )
-    if test:
-        most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
-        words += f"then on test (errors at most {most:.1f})."
-    else:
-        words += "surer than on test (--all-tiers)."
     if name:
-        words += f" ≈: level with the best network ({name}, {network:.2f} on test): at most {2 * error:.2f} "
-        words += "points away, two standard errors of the difference. >: ahead."
+        words += f" ≈: in training level with the best network ({name}, {network:.2f} on test): at most "
+        words += f"{2 * error:.2f} points away, two standard errors of the difference. >: ahead."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
     if name:

@@ -197,17 +197,23 @@ def series(args):
 
 
 def print_series(found):
-    """A table: how often an example was seen, both arms, what shuffling adds; in short, its two ends. Nothing
-    for no runs."""
+    """What shuffling adds with the fewest and the most examples, and a table: how often an example was seen,
+    both arms, what shuffling adds. Nothing for no runs."""
     if not found:
         return
-    lines, adds = [], {}
+    lines, ends = [], {}
     for n, groups in found.items():
         both = [groups.get(words, []) for words in ARMS]
         seen = STEPS * max(*both, key=len)[0]["hp"]["train"]["batch_size"] // n
         adds = tables.lead(*both) if all(both) else ""
+        if adds:
+            ends[n] = f"{adds.partition(' ')[0]} points with {n:,}"
         lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds])
-    print(f"ListOps, {STEPS:,} steps each, of fewer or more unique examples:\n")
+    print(f"ListOps, {STEPS:,} steps each, of fewer or more unique examples.")
+    if ends:
+        few, *_, many = *ends.values(), *ends.values()  # of one number of examples they are the same
+        print(f"Shuffling adds {' and '.join(dict.fromkeys([few, many]))}.")
+    print()
     tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
 
 

@@ -513,10 +513,7 @@ def print_best(found, usual):
         first = [r for r in usual if r not in large]
         lines = [[feature_of(r), *leads(r)] for r in first + large]
         print("How far is a linear model ahead of what is published, in points?\n")
-        level = [name for name, _, *gaps in lines if all(gap[0] == "+" or gap[-1] == "≈" for gap in gaps)]
         tables.show(["", "test", "LRA's", "A's K=5", "A's K=7", "Gu's S4", "MEGA", "SPT"], lines)
-        if level:
-            print(f"Level with or ahead of all these: {'; '.join(level)}.\n")
         print(BEST)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")

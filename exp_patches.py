@@ -298,7 +298,7 @@ MEANINGS = {
     "pool": "averaged over all of the image, or over each of its quarters",
     "span": "positions from a patch's first pixel to its last",
     "constant answer": "on test; where the commonest label in training is another, it has less",
-    "CPU time": "of one core; both pools use the same features, whose time counts in both",
+    "CPU time": "of one core",
 }
 
 
@@ -320,7 +320,7 @@ def report(args):
             print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
-        print('The reports of networks have 6x6, 400, quarters as "no network".\n')
+        print('README and the reports of networks have 6x6, 400, quarters: "no network".\n')
         for group in groups.values():
             print_task(group)
     tables.explain(

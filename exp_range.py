@@ -263,8 +263,8 @@ MEANINGS = {
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF. Others come near: at 64 apart, of 256, what was 4 apart "
-    "stands side by side. 16 apart is mini Image transposed",
-    "keeps": "points over the bag in the same order, of unrounded numbers",
+    "stands side by side",
+    "is left": "points over the bag in the same order, of those in the own order; of unrounded numbers",
     "anywhere": "one random order for all examples",
     "rates": "were searched for no order: all have the task's own",
 }
@@ -301,14 +301,10 @@ def print_not_run(ours):
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("There former neighbours stand 16 bytes apart, of 4,096.\n")
-    mini = {name: cells for (name, tier), cells in ours.items() if tier == "mini" and cells}
-    for name, cells in mini.items():
-        words, far = orders_in_words(name, "mini", cells), far_orders(name, "mini", cells)
-        shown = {place: group for place, group in cells.items() if place[1] in (1, *far)}
-        tables.print_list(f"{data.TITLES[name]}, mini tier, in short:", in_words(name, "mini", cells))
-        print(f"Accuracies in %{without_techniques(shown)}; errors {errors_of(shown)}:\n")
-        print_accuracies(data.TITLES[name], [s for s in words if s in (1, *far)], words, shown)
+    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs:\n")
+    for (name, tier), cells in ours.items():
+        if tier == "mini" and cells:
+            print_dial(name, tier, {}, cells, False)
 
 
 def without_techniques(cells):
@@ -333,7 +329,7 @@ def print_accuracies(first, orders, words, cells):
 
 def in_words(name, tier, cells):
     """What two orders of one task cost, a sentence each: former neighbours as many positions apart as one row
-    of the square has, and anywhere. How much of its lead over a bag of symbols does a model keep?"""
+    of the square has, and anywhere. What share of its lead over a bag of symbols does a model keep?"""
     words = orders_in_words(name, tier, cells)
     learnt = [row for row, s in cells if s == 1 and row.model != "bag"]
     flat = [row for row in learnt if at_bag(row, 1, cells)]  # these have no order to lose
@@ -346,10 +342,11 @@ def in_words(name, tier, cells):
             parts.append(f"{names} {'fall' if low[1:] else 'falls'} to the bag")
         leads = {row: [lead_over_bag(row, s, cells) for s in (order, 1)] for row in here if row not in low}
         leads = {row: lead for row, lead in leads.items() if None not in lead}
-        of = " points over it" if low else " points over the bag"
-        for row, (kept, had) in sorted(leads.items(), key=lambda item: -item[1][0]):
-            parts.append(f"{row.label(False)} keeps {kept:.1f} of its {had:.1f}{of}")
-            of = ""
+        kept = {row: f"{100 * kept / had:.0f} %" for row, (kept, had) in leads.items()}
+        most = sorted(kept, key=lambda row: -leads[row][0] / leads[row][1])
+        if most:
+            left = ", ".join(f"{row.label(False)} {kept[row]}" for row in most)
+            parts.append(f"of the lead over {'it' if low else 'a bag of symbols'} is left: {left}")
         if parts:
             yield f"neighbours {words[order]}: {'; '.join(parts)}"
     if flat:
@@ -400,6 +397,8 @@ def print_dial(name, tier, yours, ours, everything):
             continue
         print(f"{whose}{without_techniques(cells)}.")
         print(f"Columns: how far apart former neighbours stand, {L} / S at --stride S.")
+        across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
+        print("".join(f"{order}: the image is transposed. " for order in across), end="")
         print(f"Errors: {errors_of(cells)}.\n")
         print_accuracies("", [s for s in words if s not in data.ROTATED], words, cells)
         rotated = [s for s in words if s in data.ROTATED]
