@@ -103,8 +103,8 @@ def count(pairs, width):
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
-        f"All pairs of rows of a table that have {SEEDS} seeds each here, by its recipe: how many of the "
-        "paper's gaps come out as there?"
+        f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe: is their "
+        "gap as in the paper?"
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",

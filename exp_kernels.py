@@ -417,10 +417,8 @@ def plot(panels, heading, row, path):
 
 
 MEANINGS = {
-    "≈ 0": 'A in words: restrictions on the kernel "are not necessary": a free kernel ahead supports '
-    "that, one behind does not",
-    "S4 (Gu et al.)": "A's Table 3 cites it, and S5 (Smith et al.); S4 and S5 are A's own runs, in the "
-    "gaps, too",
+    "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind',
+    "S4 (Gu et al.)": "a row with names in brackets is one that A cites; S4 and S5 without are A's runs",
     MAMBA2: "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",
     "decay-fixed": "linear attention that forgets by one learned number a head",
@@ -438,7 +436,7 @@ LEADS = {
     "gMLP over S5": ("gMLP", "S5"),
     "S4 over S5": ("S4", "S5"),
     "gMLP over SGConv": ("gMLP", "SGConv", 0.0),
-    "free taps over S4's kernel": ("free taps in S4's block", "S4", 0.0),
+    "free taps (they underfit) over S4's kernel": ("free taps in S4's block", "S4", 0.0),
     "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
 }
 

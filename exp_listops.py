@@ -330,15 +330,13 @@ LEGEND = """\
     greedy   the answer that the root's operation has most often; of SM a random
              digit (in the reports of networks the commonest one)
     guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
-             digit. The median of an even number of arguments is cut to a whole
-             number, as in the data.
+             digit. Nested sums within a window are worked out. The median of an
+             even number of arguments is cut to a whole number, as in the data.
     window   an argument of the root of at most W symbols is worked out,
              wherever it stands; a longer one is guessed. W = 0 is the top level
              exact.
     prefix   only P symbols are seen; the rest is drawn from the training
              examples, many times, and the most frequent answer is given
-    SM       known: a root SM is worked out; guessed: it gets a random digit;
-             nested ones are worked out in both
 """
 
 
@@ -373,7 +371,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? A table of accuracies in training, with marks that compare them with the best
-    network, and on test. everything: small sizes, too."""
+    network, and on test. everything: in training, and small sizes, too."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
@@ -381,8 +379,9 @@ def print_ranges(groups, tier, everything):
         if not group:
             return ""
         accuracy = 100 * train_accuracy(group)
+        test = f"{100 * records.mean_and_error(group)[0]:.1f}"
         mark = marks.get(records.side(accuracy - network, error), "")
-        return f"{accuracy:.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
+        return f"{accuracy:.1f}{mark} / {test}" if everything else test + mark
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
@@ -390,12 +389,15 @@ def print_ranges(groups, tier, everything):
     most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. Known, guessed: what happens to a sum at the root. Accuracy in % in training, where many "
-        f"examples measure it well, and on test (errors at most {most:.1f})."
+        "symbols. Known, guessed: what happens to a sum at the root. Accuracy in % "
+        f"{'in training, then ' * everything}on test (errors at most {most:.1f})."
     )
     if name:
-        words += f" ≈: in training level with the best network ({name}, {network:.2f} on test): at most "
-        words += f"{2 * error:.2f} points away, two standard errors of the difference. >: ahead."
+        words += (
+            f" ≈, >: level with the best network ({name}, {network:.2f} on test), or ahead of it, by the "
+        )
+        words += "accuracy in training, which is the surer one"
+        words += f" (level: at most {2 * error:.2f} points away, two errors)." if everything else "."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
     if name:
@@ -436,7 +438,6 @@ def train_accuracy(group):
 
 
 NETWORKS = {  # test accuracies in percent
-    "A's best, a Transformer": tables.paper_number(PAPER_A, "Transformer", COLUMNS, "listops"),
     "S4 (Gu et al.)": tables.paper_number(PAPER_B, "S4, from scratch", TASKS_B, "listops"),
     "MEGA": tables.paper_number(PAPER_A, "MEGA, no techniques", COLUMNS, "listops"),
 }

@@ -378,7 +378,7 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 # fmt: on
 METHOD = (
     "A logistic regression reads the n-grams, of texts the first {length:,} bytes; its penalty is chosen by "
-    "validation (reviews of the same films as training; the test has others). Test accuracies in %, with "
+    "validation (its films occur in training, too; those of the test do not). Test accuracies in %, with "
     "standard errors by the test's size."
 )
 MEANINGS = {
@@ -396,8 +396,8 @@ MEANINGS = {
 
 BEST = """\
 LRA's: the best of the 11 Transformers of LRA's table (of Text they read 1,000
-bytes); K: A's convolutions; Gu's S4: floors.py has A's own, too; MEGA: that of
-Ma et al.; SPT: B's rotary Transformer. ≈: level, within two standard errors.
+bytes); K: kernels of A's convolutions; MEGA: that of Ma et al.; SPT: B's rotary
+Transformer. ≈: level, within two standard errors.
 """
 
 
@@ -513,8 +513,8 @@ def print_best(found, usual):
         first = [r for r in usual if r not in large]
         lines = [[feature_of(r), *leads(r)] for r in first + large]
         print("How far is a linear model ahead of what is published, in points?\n")
-        tables.show(["", "test", "LRA's", "A's K=5", "A's K=7", "Gu's S4", "MEGA", "SPT"], lines)
         print(BEST)
+        tables.show(["", "test", "LRA's", "A's K=5", "A's K=7", "Gu's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")
         if first:

@@ -264,7 +264,7 @@ MEANINGS = {
     "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
     "positions: with 3 it reads ABCDEF as ADBECF. Others come near: at 64 apart, of 256, what was 4 apart "
     "stands side by side",
-    "is left": "points over the bag in the same order, of those in the own order; of unrounded numbers",
+    "keeps": "points over the bag in the same order, of those in the own order",
     "anywhere": "one random order for all examples",
     "rates": "were searched for no order: all have the task's own",
 }
@@ -284,6 +284,7 @@ def report(args):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         if not any(tier == "paper" for tier, _ in found) and not args.mini:
             print_not_run(ours)
+            tiers = [*tiers, "mini"]
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells, args.all_tiers)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
@@ -291,7 +292,7 @@ def report(args):
         plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found and args.mini:
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
-    elif "mini" in tiers:
+    elif args.mini:
         print("What the mini runs say: python claims.py --rows")
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
@@ -345,8 +346,11 @@ def in_words(name, tier, cells):
         kept = {row: f"{100 * kept / had:.0f} %" for row, (kept, had) in leads.items()}
         most = sorted(kept, key=lambda row: -leads[row][0] / leads[row][1])
         if most:
-            left = ", ".join(f"{row.label(False)} {kept[row]}" for row in most)
-            parts.append(f"of the lead over {'it' if low else 'a bag of symbols'} is left: {left}")
+            first, *others = most
+            words_of = (
+                f"{first.label(False)} keeps {kept[first]} of its lead over {'it' if low else 'the bag'}"
+            )
+            parts.append(", ".join([words_of, *(f"{row.label(False)} {kept[row]}" for row in others)]))
         if parts:
             yield f"neighbours {words[order]}: {'; '.join(parts)}"
     if flat:

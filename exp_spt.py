@@ -779,20 +779,19 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "B's own": "S4 from scratch over the Transformer after SPT (sinusoidal: causal, rotary: masked)",
+    "B: S4 scratch": "B's S4 from scratch over its Transformer after SPT (the rotary one masked)",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
-    "epochs": "18+2: 18 of SPT, 2 of labels; from scratch labels get all 20",
-    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts: "
-    "two lengths can have the same",
+    "18+2": "epochs: 18 of SPT, 2 of labels; from scratch labels get all 20",
+    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "random": "the state space starts at random, not by structure",
-    "structured start": "S4's or DLR's own initialisation, over a random one",
+    "DLR": "a state space with a diagonal matrix",
+    "structured start, random": "how a state space starts: by its own initialisation, or at random",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
-    "apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
+    "16 apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
     "lr_pretrain": "the learning rate of SPT",
     "ssm_lr": "the learning rate of a state space's states",
 }
@@ -887,10 +886,12 @@ def print_short(by_task):
                 paper = tables.paper_gap(rows, PAPER, TASKS, task)
                 add(name, place, task, arm, way, (cells[arm][way], scratch), paper)
     for (name, lead), (task, cells) in product(LEADS.items(), by_task.items()):
-        after = "both after SPT" if lead.question == AHEAD else "over random, after SPT"
         for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
             if way in WAYS:
-                add(f"{name}, {after}", f"on {data.TITLES[task]}, {way}", task, arm, way, pair)
+                place, of_start = f"on {data.TITLES[task]}, {way}", lead.question == START
+                place = f"for {SHORT_NAMES[lead.model]} {place}" * of_start or place
+                name = "structured start over random" if of_start else name
+                add(f"{name}, after SPT", place, task, arm, way, pair)
     tables.print_short({name: [*gaps.items()] for name, gaps in longest.items()})
 
 
@@ -1176,7 +1177,7 @@ def print_leads(question, by_task, folded):
             lines += tables.under(name, [*chain(*rows.values())], width=23)
     if lines:
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "B's own"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "B: S4 scratch"], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):

@@ -268,14 +268,15 @@ def report(
                     for name, found in gaps.items()
                 }
             if tier == "mini":
-                print_longest(gaps, titles)
+                print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
                 print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
-            print_leads(gaps, titles)
+            if tier != "mini":
+                print_leads(gaps, titles)
             if full:
                 print_longest(mini_gaps_of(args, leads, both, shown, tasks, paper), titles)
                 rest = [task for task in shown if task not in ran]

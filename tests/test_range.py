@@ -141,7 +141,7 @@ def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     cells = exp_range.of_the_dial(found)["text", "mini"]
     apart, own = exp_range.in_words("text", "mini", cells)
     assert own == "neighbours not moved: K=7 is at the bag already, and has no order to lose"
-    words = "K=5 falls to the bag; of the lead over it is left: K=31 10 %"  # 2.5 of 25 points
+    words = "K=5 falls to the bag; K=31 keeps 10 % of its lead over it"  # 2.5 of 25 points
     assert apart == f"neighbours 16 apart: {words}"
     for r in found:  # now three models learn an order, and all lose it
         r["test_acc"] = 0.75 if r["hp"]["train"].get("stride", 1) == 1 and r["model"] != "bag" else 0.5

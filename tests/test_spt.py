@@ -567,8 +567,8 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     for short in (
         # S4's is the longer training:
         "- Text, masked SPT over scratch: ahead for S4 +20.0 (6+2); behind for sinusoidal -10.0 (2+2) -",
-        "- S4 over sinusoidal, both after SPT: ahead on Text, masked +30.0 (2+2) -",
-        "- S4 structured start, over random, after SPT: ahead on Text, masked +20.0 (",
+        "- S4 over sinusoidal, after SPT: ahead on Text, masked +30.0 (2+2) -",
+        "- structured start over random, after SPT: ahead for S4 on Text, masked +20.0 (2+2) |",
     ):
         assert short in one_line
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
@@ -585,7 +585,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT [95 %]", "B's own"],
+            ["points ahead", "epochs", "scratch", "after SPT [95 %]", "B: S4 scratch"],
             [
                 ["S4 over sinusoidal:", "", "", "", ""],  # 86.82 - 88.81
                 ["Text, masked", "2+2", "+10.0", "+30.0 [25.1, 34.9]", "-1.99"],  # .389 * 12.7 = 4.9
