@@ -381,7 +381,7 @@ def print_ranges(groups, tier, everything):
         accuracy = 100 * train_accuracy(group)
         test = f"{100 * records.mean_and_error(group)[0]:.1f}"
         mark = marks.get(records.side(accuracy - network, error), "")
-        return f"{accuracy:.1f}{mark} / {test}" if everything else test + mark
+        return f"{accuracy:.1f}{mark}" + f" / {test}" * everything
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
@@ -389,22 +389,34 @@ def print_ranges(groups, tier, everything):
     most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. Known, guessed: what happens to a sum at the root. Accuracy in % "
-        f"{'in training, then ' * everything}on test (errors at most {most:.1f})."
+        "symbols. A sum at the root is known (computed) or guessed. Accuracy in % "
+        "in training, where many examples measure it"
     )
+    words += f", and on test (errors at most {most:.1f})." if everything else "."
     if name:
         words += (
-            f" ≈, >: level with the best network ({name}, {network:.2f} on test), or ahead of it, by the "
+            f" ≈, >: level with the best network ({name}, {network:.2f} on test), at most {2 * error:.2f} "
         )
-        words += "accuracy in training, which is the surer one"
-        words += f" (level: at most {2 * error:.2f} points away, two errors)." if everything else "."
+        words += "points away (two errors), or ahead of it."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
     if name:
         shown = {place: group for place, group in groups.items() if place[1] in sizes}
         lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
-        tables.print_list("In short, beside that network:", filter(None, lines))
+        tables.print_list("In short, beside that network:", [*filter(None, lines), *on_test(groups)])
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
+
+
+def on_test(groups):
+    """The line that has what floors.py and README have of a window and a prefix, on test."""
+    places = [("window", 16, "known"), ("window", 16, "guessed"), ("prefix", 512, "known")]
+    words = (
+        f"{rule} of {size}, {sm}, {100 * records.mean_and_error(groups[rule, size, sm])[0]:.1f}"
+        for rule, size, sm in places
+        if (rule, size, sm) in groups
+    )
+    if words := "; ".join(words):
+        yield f"on test: {words}"
 
 
 def beside_network(groups, rule, sm, network, error):

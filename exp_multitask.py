@@ -17,6 +17,7 @@ behind a moving average into the Transformer's layer. That is "ema-attention". -
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
 
+import textwrap
 from itertools import product
 
 import common
@@ -209,11 +210,12 @@ def print_series(found):
         if adds:
             ends[n] = f"{adds.partition(' ')[0]} points with {n:,}"
         lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds])
-    print(f"ListOps, {STEPS:,} steps each, of fewer or more unique examples.")
+    print("#### Does shuffling help because examples repeat?\n")
+    words = f"ListOps, {STEPS:,} steps each."
     if ends:
         few, *_, many = *ends.values(), *ends.values()  # of one number of examples they are the same
-        print(f"Shuffling adds {' and '.join(dict.fromkeys([few, many]))}.")
-    print()
+        words += f" Shuffling adds {' and '.join(dict.fromkeys([few, many]))} unique examples."
+    print(textwrap.fill(words, 80) + "\n")
     tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
 
 

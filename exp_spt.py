@@ -779,10 +779,10 @@ class Arm(NamedTuple):
 
 NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "B: S4 scratch": "B's S4 from scratch over its Transformer after SPT (the rotary one masked)",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "18+2": "epochs: 18 of SPT, 2 of labels; from scratch labels get all 20",
-    "scratch": "labels alone; at the mini tier for as many epochs, of which the best by validation counts",
+    "scratch": "labels alone, for as many epochs; the epoch that validates best counts, so that two "
+    "lengths can have the same model",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -839,8 +839,6 @@ def print_runs(whose, tier, found, searched, folded):
         task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
         for task, rows in plain.items()
     }
-    if tier == "mini":
-        print_short(cells)
     for task in by_task:
         print_gains(data.TITLES[task], plain[task], shown[task], folded)
     for question in (AHEAD, START):
@@ -867,32 +865,38 @@ SAYS = {
 # -- what SPT adds
 
 
-def print_short(by_task):
-    """In short: what SPT adds, and what it leaves of LEADS, in the longest trainings. by_task: {task:
-    cells_of} of the mini tier; variants of rows are left out."""
-    longest = {}
+def print_longest(by_task):
+    """The longest trainings of the mini tier, {task: cells_of}: a table of what SPT adds, a row a model, and
+    in short what it leaves of LEADS. Variants of rows are left out."""
+    gains, columns, leads = {}, {}, {}
 
-    def add(name, place, task, arm, way, pair, paper=None):
-        gap = tables.Gap(task, budget(pair[0][0]), total(pair[0][0]), tuple(pair), paper)
-        known = longest.setdefault(name, {}).get(place)
+    def add(found, name, place, arm, way, task, pair):
+        gap = tables.Gap(task, budget(pair[0][0]), total(pair[0][0]), tuple(pair))
+        known = found.setdefault(name, {}).get(place)
         if not is_variant(arm, {way: pair[0]}) and (known is None or gap.epochs > known.epochs):
-            longest[name][place] = gap
+            found[name][place] = gap
 
-    for way, (task, cells), model in product(WAYS, by_task.items(), SHORT_NAMES):
+    for (task, cells), way, model in product(by_task.items(), WAYS, SHORT_NAMES):
         for arm in (arm for arm in cells if arm.model == model and way in cells[arm]):
             if scratch := scratch_of(cells, arm):
-                rows = tuple(Cell(model, objective).row() for objective in (way, "none"))
-                name, place = f"{data.TITLES[task]}, {way} SPT over scratch", f"for {SHORT_NAMES[model]}"
-                paper = tables.paper_gap(rows, PAPER, TASKS, task)
-                add(name, place, task, arm, way, (cells[arm][way], scratch), paper)
+                place = columns.setdefault((task, way), f"{data.TITLES[task]}, {way}")
+                add(gains, SHORT_NAMES[model], place, arm, way, task, (cells[arm][way], scratch))
     for (name, lead), (task, cells) in product(LEADS.items(), by_task.items()):
         for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
             if way in WAYS:
-                place, of_start = f"on {data.TITLES[task]}, {way}", lead.question == START
-                place = f"for {SHORT_NAMES[lead.model]} {place}" * of_start or place
-                name = "structured start over random" if of_start else name
-                add(f"{name}, after SPT", place, task, arm, way, pair)
-    tables.print_short({name: [*gaps.items()] for name, gaps in longest.items()})
+                add(leads, f"{name}, after SPT", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
+    if gains:
+        print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
+        rows = sorted((row for row in gains if gains[row]), key=[*SHORT_NAMES.values()].index)
+        cells = {(row, at): gain_in_words(gains[row].get(at)) for row, at in product(rows, columns.values())}
+        lines = [[row, *(cells[row, at] for at in columns.values())] for row in rows]
+        tables.print_table(["points", *columns.values()], lines)
+    tables.print_short({name: [*gaps.items()] for name, gaps in leads.items()})
+
+
+def gain_in_words(gap):
+    """ "+13.3 ± 0.7° (12+4)": what SPT adds in one training, and its epochs; "" for none."""
+    return f"{points_of(gap.groups)} ({gap.words})" if gap else ""
 
 
 def is_variant(arm, columns):
@@ -992,12 +996,6 @@ def scratch_alone(cells):
     """[(arm, records)] of what was trained from scratch alone: nothing is compared with it."""
     used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
     return [(arm, columns["none"]) for arm, columns in cells.items() if "none" in columns and arm not in used]
-
-
-def gap_of(task, group, other):
-    """The tables.Gap of two cells, beside 0."""
-    words = ", ".join(other_changes(group[0]))
-    return tables.Gap(task, words, total(group[0]), (group, other), 0.0)
 
 
 def total(record):
@@ -1134,22 +1132,11 @@ class Lead(NamedTuple):
     question: str  # AHEAD or START
     model: str  # that ahead
     twin: dict  # what the other has instead
-    paper: dict = {}  # {column: (row, row) of PAPER}
 
 
 LEADS = {
-    "S4 over sinusoidal": Lead(
-        AHEAD,
-        "s4",
-        {"model": "transformer"},
-        {
-            "none": ("S4, from scratch", "Transformer, from scratch"),
-            "causal": ("S4, from scratch", "Transformer, causal SPT"),
-        },
-    ),
-    "S4 over rotary": Lead(
-        AHEAD, "s4", {"model": "rotary"}, {"masked": ("S4, from scratch", "rotary Transformer, masked SPT")}
-    ),
+    "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
+    "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),
     "S4 structured start": Lead(START, "s4", {"init": "random"}),
     "DLR structured start": Lead(START, "dlr", {"init": "random"}),
 }
@@ -1177,7 +1164,7 @@ def print_leads(question, by_task, folded):
             lines += tables.under(name, [*chain(*rows.values())], width=23)
     if lines:
         print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]", "B: S4 scratch"], lines)
+        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]"], lines)
 
 
 def lines_of_lead(cells, task, lead, folded):
@@ -1197,17 +1184,9 @@ def lines_of_lead(cells, task, lead, folded):
         first = (pair or before)[0][0]
         words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
         label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        gap = pair and gap_of(task, *pair)
-        last = "" if arm.details() else paper_after(lead, task)
-        numbers = [points_alone(before), gap.in_numbers if gap else "", last]
-        lines += tables.folded([label, budget(first), *numbers], width=21)
+        after = tables.Gap(task, "", total(first), tuple(pair)).in_numbers if pair else ""
+        lines += tables.folded([label, budget(first), points_alone(before), after], width=21)
     return lines
-
-
-def paper_after(lead, task):
-    """ "-1.99": what paper B's tables have of a lead on one task after SPT of the other model, or ""."""
-    pair = lead.paper.get("masked") or lead.paper.get("causal")
-    return paper_lead(pair, task) if pair else ""
 
 
 def was_a_search(found, arm, way):
@@ -1217,11 +1196,6 @@ def was_a_search(found, arm, way):
     words = records.in_words({k: v for k, v in changes.items() if k not in RATES_OF})
     own = found.get((arm._replace(changes=words), way), [()])
     return bool(RATES_OF & changes.keys()) and min(map(len, own)) >= min(map(len, found[arm, way]))
-
-
-def paper_lead(pair, task):
-    """ "+12.65": how far one row of PAPER is ahead of another, in points; "" where a number is missing."""
-    return tables.gap_in_words(tables.paper_gap(pair, PAPER, TASKS, task))
 
 
 def column_of(record):
@@ -1258,7 +1232,7 @@ def print_papers(args, both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     if args.report:
-        print_short(mini_cells(both, names))
+        print_longest(mini_cells(both, names))
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)

@@ -244,7 +244,7 @@ def report(
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     ran_at = [{r["tier"] for r in found} for found in both]
-    tiers = tiers_of(args, *ran_at)
+    tiers, aside = tiers_of(args, *ran_at), False
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for tier in tiers:
             yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
@@ -263,10 +263,7 @@ def report(
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
-                gaps = {
-                    name: [g for g in found if g.paper is not None and not g.fewer]
-                    for name, found in gaps.items()
-                }
+                gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
                 print_leads(gaps, titles)
             for task in ran:
@@ -282,10 +279,12 @@ def report(
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
-            if shortly and (ours != whole or any(map(is_aside, changed_of(ours).values()))):
-                print("Further rows, of few seeds or examples, or not in the paper: --all-tiers\n")
+            if shortly:
+                aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
             more()
+        if aside:
+            print("Further rows, of few seeds or examples, or not in the paper: --all-tiers\n")
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
