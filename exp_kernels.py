@@ -418,7 +418,8 @@ def plot(panels, heading, row, path):
 
 MEANINGS = {
     "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind',
-    "S4 (Gu et al.)": "a row with names in brackets is one that A cites; S4 and S5 without are A's runs",
+    "S4 (Gu et al.)": "a state space with a structured matrix. A row with names in brackets is one that A "
+    "cites; S4 and S5 without are A's runs",
     MAMBA2: "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",
     "decay-fixed": "linear attention that forgets by one learned number a head",
@@ -429,7 +430,7 @@ MEANINGS = {
     "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
-    "SGConv": "long kernels that decay with the distance by construction",
+    "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3",
 }
 LEADS = {
     "gMLP over S4": ("gMLP", "S4"),

@@ -409,7 +409,12 @@ def print_ranges(groups, tier, everything):
 
 def on_test(groups):
     """The line that has what floors.py and README have of a window and a prefix, on test."""
-    places = [("window", 16, "known"), ("window", 16, "guessed"), ("prefix", 512, "known")]
+    places = [
+        ("window", 0, "known"),
+        ("window", 16, "known"),
+        ("window", 16, "guessed"),
+        ("prefix", 512, "known"),
+    ]
     words = (
         f"{rule} of {size}, {sm}, {100 * records.mean_and_error(groups[rule, size, sm])[0]:.1f}"
         for rule, size, sm in places

@@ -378,7 +378,7 @@ LINES = {  # of the figures: {weights or n: (label, style, colour)}
 # fmt: on
 METHOD = (
     "A logistic regression reads the n-grams, of texts the first {length:,} bytes; its penalty is chosen by "
-    "validation (its films occur in training, too; those of the test do not). Test accuracies in %, with "
+    "validation. Training and validation share films, the test has others. Test accuracies in %, with "
     "standard errors by the test's size."
 )
 MEANINGS = {
@@ -518,13 +518,13 @@ def print_best(found, usual, cut=()):
         for r in cut:  # beside LRA's alone, which read as much
             lines.append([feature_of(r).removeprefix("Text "), *leads(r)[:2], *[""] * len(LATER)])
         print("How far is a linear model ahead of what is published, in points?\n")
+        if first:
+            print("Text n=6 is the shortest that is level with the best network (the reports of")
+            print('networks have it as "no network"); other rows are the best by validation.\n')
         print(BEST)
         tables.show(["", "test", "LRA's", "K=5", "K=7", "Gu's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")
-        if first:
-            print('The reports of networks have Text n=6 as "no network": the shortest that is')
-            print("level with the best network. Other rows: the best by validation.\n")
 
 
 def best_in_words(record):

@@ -787,7 +787,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "DLR": "a state space with a diagonal matrix",
+    "DLR": "a state space with a diagonal matrix; how fast its states learn decides, see docs/findings.md",
     "structured start, random": "how a state space starts: by its own initialisation, or at random",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
@@ -882,9 +882,10 @@ def print_longest(by_task):
                 place = columns.setdefault((task, way), f"{data.TITLES[task]}, {way}")
                 add(gains, SHORT_NAMES[model], place, arm, way, task, (cells[arm][way], scratch))
     for (name, lead), (task, cells) in product(LEADS.items(), by_task.items()):
+        after = ", after SPT" if lead.question == AHEAD else " over random, after SPT"
         for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
             if way in WAYS:
-                add(leads, f"{name}, after SPT", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
+                add(leads, f"{name}{after}", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
     if gains:
         print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
         rows = sorted((row for row in gains if gains[row]), key=[*SHORT_NAMES.values()].index)

@@ -810,9 +810,12 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
 
 
 def in_training(found):
-    """A sentence: how accurate were mini models in training at their end, by the table's recipe?"""
+    """A sentence: how accurate were mini models, but the bag, in training at their end, by the table's
+    recipe?"""
     shares = [
-        100 * r["train_acc"] for r in found if r["tier"] == "mini" and not r["changes"] and "train_acc" in r
+        100 * r["train_acc"]
+        for r in found
+        if r["tier"] == "mini" and not r["changes"] and "train_acc" in r and not records.is_bag(r)
     ]
     ends = least_to_most(shares, "{:.0f}".format) if shares else ""
     return f" Accuracy in training at the end: {ends} %." if ends else ""

@@ -428,7 +428,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     beside = (
         "- window, known: level from W = 16 on, ahead from W = 32 on - window, guessed: level from W = 16 on"
     )
-    on_test = "- on test: window of 16, known, 64.0; window of 16, guessed, 70.0"
+    on_test = "- on test: window of 0, known, 59.0; window of 16, known, 64.0; window of 16, guessed, 70.0"
     assert f"{beside} {on_test} | W, P" in one_line  # a prefix of 64 is behind
     assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
     assert f"(Transformer, 89.50 on test), at most 1.94 {away}" in one_line

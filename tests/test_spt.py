@@ -604,7 +604,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     assert "| sinusoidal | -10.0 ± 0.4 (2+2) |\n| S4         | +20.0 ± 0.4 (6+2) |\n" in printed
     for name in (
         "S4 over sinusoidal, after SPT: ahead on Text, masked +30.0",
-        "S4 structured start, after SPT",
+        "S4 structured start over random, after SPT",
     ):
         assert f"\n- {name}" in printed
     assert printed.count("+20.0 (2+2)\n") == 1  # the start is worth 60 less 40
