@@ -243,7 +243,11 @@ def read_args(parser, argv):
         parser.error("--mini is a real training and --smoke is none; give one of them")
     if os.path.isfile(args.out):  # Path.is_file raises for a name that is too long
         parser.error(f"--out {args.out} is a file; give a folder")
-    if args.report and args.out != Path("runs") and not os.path.exists(args.out / "results.jsonl"):
+    if (
+        args.report
+        and args.out != parser.get_default("out")
+        and not os.path.exists(args.out / "results.jsonl")
+    ):
         print(f"note: there is no finished run of yours in {args.out}", file=sys.stderr)
     args.git = git_state()  # now: hours later the commit may be another
     args.argv = [Path(sys.argv[0]).name, *(sys.argv[1:] if argv is None else argv)]

@@ -371,7 +371,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? A table of accuracies in training, with marks that compare them with the best
-    network, and on test. everything: in training, and small sizes, too."""
+    network. everything: on test, and small sizes, too."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
@@ -386,13 +386,15 @@ def print_ranges(groups, tier, everything):
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
         "symbols. A sum at the root is known (computed) or guessed. Accuracy in % "
         "in training, where many examples measure it"
     )
-    words += f", and on test (errors at most {most:.1f})." if everything else "."
+    if everything:
+        most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
+        words += f", and on test (errors at most {most:.1f})"
+    words += "."
     if name:
         words += (
             f" ≈, >: level with the best network ({name}, {network:.2f} on test), at most {2 * error:.2f} "

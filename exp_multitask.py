@@ -213,7 +213,7 @@ def print_series(found):
     print("#### Does shuffling help because examples repeat?\n")
     words = f"ListOps, {STEPS:,} steps each."
     if ends:
-        few, *_, many = *ends.values(), *ends.values()  # of one number of examples they are the same
+        few, many = ends[min(ends)], ends[max(ends)]
         words += f" Shuffling adds {' and '.join(dict.fromkeys([few, many]))} unique examples."
     print(textwrap.fill(words, 80) + "\n")
     tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)

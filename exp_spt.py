@@ -787,7 +787,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "DLR": "a state space with a diagonal matrix; how fast its states learn decides, see docs/findings.md",
+    "DLR": "a state space with a diagonal matrix; its states learn slowly, see docs/findings.md",
     "structured start, random": "how a state space starts: by its own initialisation, or at random",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
@@ -886,11 +886,9 @@ def print_longest(by_task):
         for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
             if way in WAYS:
                 add(leads, f"{name}{after}", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
-    if gains:
+    if rows := [row for row in SHORT_NAMES.values() if gains.get(row)]:
         print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
-        rows = sorted((row for row in gains if gains[row]), key=[*SHORT_NAMES.values()].index)
-        cells = {(row, at): gain_in_words(gains[row].get(at)) for row, at in product(rows, columns.values())}
-        lines = [[row, *(cells[row, at] for at in columns.values())] for row in rows]
+        lines = [[row, *(gain_in_words(gains[row].get(at)) for at in columns.values())] for row in rows]
         tables.print_table(["points", *columns.values()], lines)
     tables.print_short({name: [*gaps.items()] for name, gaps in leads.items()})
 
