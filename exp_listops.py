@@ -370,8 +370,8 @@ def report(args):
 
 
 def print_ranges(groups, tier, everything):
-    """How far must a rule see? A table of accuracies in training, with marks that compare them with the best
-    network. everything: on test, and small sizes, too."""
+    """How far must a rule see? From which size on is it as good as the best network, and a table of
+    accuracies on test. everything: in training, too, with marks, and small sizes."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
@@ -381,49 +381,30 @@ def print_ranges(groups, tier, everything):
         accuracy = 100 * train_accuracy(group)
         test = f"{100 * records.mean_and_error(group)[0]:.1f}"
         mark = marks.get(records.side(accuracy - network, error), "")
-        return f"{accuracy:.1f}{mark}" + f" / {test}" * everything
+        return f"{accuracy:.1f}{mark} / {test}" if everything else test
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
+    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
         "symbols. A sum at the root is known (computed) or guessed. Accuracy in % "
-        "in training, where many examples measure it"
+        f"{'in training, then ' * everything}on test (errors at most {most:.1f})."
     )
-    if everything:
-        most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
-        words += f", and on test (errors at most {most:.1f})"
-    words += "."
-    if name:
-        words += (
-            f" ≈, >: level with the best network ({name}, {network:.2f} on test), at most {2 * error:.2f} "
-        )
-        words += "points away (two errors), or ahead of it."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
     if name:
         shown = {place: group for place, group in groups.items() if place[1] in sizes}
         lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
-        tables.print_list("In short, beside that network:", [*filter(None, lines), *on_test(groups)])
+        level, ahead = (" ≈", "; ahead >") if everything else ("", "")
+        words = (
+            f"In short, beside the best network ({name}, {network:.2f} on test), by the accuracy in "
+            f"training, which many examples measure (level{level}: at most {2 * error:.2f} points away"
+            f"{ahead}):"
+        )
+        tables.print_list(words, filter(None, lines))
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
-
-
-def on_test(groups):
-    """The line that has what floors.py and README have of a window and a prefix, on test."""
-    places = [
-        ("window", 0, "known"),
-        ("window", 16, "known"),
-        ("window", 16, "guessed"),
-        ("prefix", 512, "known"),
-    ]
-    words = (
-        f"{rule} of {size}, {sm}, {100 * records.mean_and_error(groups[rule, size, sm])[0]:.1f}"
-        for rule, size, sm in places
-        if (rule, size, sm) in groups
-    )
-    if words := "; ".join(words):
-        yield f"on test: {words}"
 
 
 def beside_network(groups, rule, sm, network, error):

@@ -265,6 +265,7 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
+                print_longest(gaps, titles)
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]

@@ -712,7 +712,8 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
     assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
     short = "- wide: not told apart on Text +0.0 (9 epochs; paper +0.37)\n"
     short += "- of words: not told apart on Text +0.0 (9 epochs; paper ≈ 0)\n\n"
-    assert short in reported([], ours, leads=leads)[1]
+    for flags in ((), ("--mini",)):
+        assert short in reported([], ours, *flags, leads=leads)[1]
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
     assert (
         "- wide: open (2 seeds) on Text +40.0 (99 epochs; paper +0.37)\n" in reported([], few, leads=leads)[1]
