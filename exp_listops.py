@@ -350,8 +350,9 @@ def report(args):
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows = []
-        rules = {rule: words for rule, words in RULES.items() if args.all_tiers or rule not in DEEPER}
-        for rule, (_, words, paper) in rules.items():
+        for rule, (_, words, paper) in RULES.items():
+            if rule in DEEPER and not args.all_tiers:
+                continue
             rows.append([words])
             for found in both:
                 wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()

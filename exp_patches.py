@@ -320,10 +320,13 @@ def report(args):
             print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
-        floor = [r for r in found if data.PATCHES["cell"].items() <= r["cell"].items() and not r["changes"]]
-        words = (f"{data.TITLES[r['task']]} {100 * r['test_acc']:.1f}" for r in floor)
-        words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(words)}.'
-        print(textwrap.fill(words, 80) + "\n")
+        floors = tables.floors_of(found, wanted, "mini" if args.mini else "paper", data.FLOORS)
+        floors = [
+            f"{data.TITLES[task]} {100 * r['test_acc']:.1f}" for task, rule in floors.items() for r in rule
+        ]
+        if floors:
+            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}.'
+            print(textwrap.fill(words, 80) + "\n")
         for group in groups.values():
             print_task(group)
     tables.explain(

@@ -276,19 +276,22 @@ def report(args):
         return tables.compare(args, exp, data.TITLES)
     yours, ours = map(of_the_dial, both)
     ran_at = [{tier for (_, tier), cells in dials.items() if cells} for dials in (yours, ours)]
-    tiers = tables.tiers_of(args, *ran_at)
+    drawn = tiers = tables.tiers_of(args, *ran_at)
+    not_run = not any("paper" in known for known in ran_at) and not args.mini
+    if not_run and "mini" not in tiers:
+        tiers = ["mini", *tiers]
     places = product(tiers, common.chosen(args.task or ["all"], TASKS))
     found = {(tier, name): [whose.get((name, tier), {}) for whose in (yours, ours)] for tier, name in places}
     found = {place: cells for place, cells in found.items() if any(cells)}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        if not any(tier == "paper" for tier, _ in found) and not args.mini:
-            print_not_run(ours)
-            tiers = [*tiers, "mini"]
+        if not_run:
+            print_not_run()
         for (tier, name), cells in found.items():
             print_dial(name, tier, *cells, args.all_tiers)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
-        plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
+        if tier in drawn:
+            plot_dial(name, tier, *cells, args.out / f"dial-{name}-{tier}.png")
     if not found and args.mini:
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
     elif args.mini:
@@ -296,15 +299,12 @@ def report(args):
     tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
 
 
-def print_not_run(ours):
-    """What stands in place of the dial at full size: its question, a command, what the mini tier says."""
+def print_not_run():
+    """What stands in place of the dial at full size: its question and a command."""
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
     print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs:\n")
-    for (name, tier), cells in ours.items():
-        if tier == "mini" and cells:
-            print_dial(name, tier, {}, cells, False)
 
 
 def without_techniques(cells):
@@ -318,13 +318,13 @@ def errors_of(cells):
     return tables.least_to_most(errors, "{:.1f}".format)
 
 
-def print_accuracies(first, orders, words, cells):
+def print_accuracies(orders, words, cells):
     """A table of some orders, a row a model; techniques are in a label if some row has them."""
     named = not without_techniques(cells)
     rows = dict.fromkeys(row for row, _ in cells)
     table = [[in_table(row, named), *(accuracy(row, s, cells) for s in orders)] for row in rows]
     if table := [line for line in table if any(line[1:])]:
-        tables.show([first, *(words[s] for s in orders)], table)
+        tables.show(["", *(words[s] for s in orders)], table)
 
 
 def in_words(name, tier, cells):
@@ -405,11 +405,11 @@ def print_dial(name, tier, yours, ours, everything):
         across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
         print("".join(f"{order}: the image is transposed. " for order in across), end="")
         print(f"Errors: {errors_of(cells)}.\n")
-        print_accuracies("", [s for s in words if s not in data.ROTATED], words, cells)
+        print_accuracies([s for s in words if s not in data.ROTATED], words, cells)
         rotated = [s for s in words if s in data.ROTATED]
         if any(order in rotated for _, order in cells) and (everything or cells is yours):
             print("A control: each image is also shifted in a circle, by a number of its own.\n")
-            print_accuracies("", rotated, words, cells)
+            print_accuracies(rotated, words, cells)
         named = not without_techniques(cells)
         of_rows = {row.label(named): tables.unchanged(group[0]) for (row, _), group in cells.items()}
         of_task = [r for group in cells.values() for r in group]

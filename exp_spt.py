@@ -798,8 +798,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
 
 
 def report(args):
-    """What the gaps say in short; a table a task of what SPT adds, one a question of what it leaves; at full
-    size the paper's numbers and averages; the figures."""
+    """A table a task of what SPT adds, one a question of what it leaves; at full size what the mini tier says
+    in short, the paper's numbers and averages; the figures."""
     if args.smoke:
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
@@ -871,10 +871,9 @@ def print_longest(by_task):
     gains, columns, leads = {}, {}, {}
 
     def add(found, name, place, arm, way, task, pair):
-        gap = tables.Gap(task, budget(pair[0][0]), total(pair[0][0]), tuple(pair))
-        known = found.setdefault(name, {}).get(place)
-        if not is_variant(arm, {way: pair[0]}) and (known is None or gap.epochs > known.epochs):
-            found[name][place] = gap
+        if not is_variant(arm, {way: pair[0]}):
+            gap = tables.Gap(task, budget(pair[0][0]), total(pair[0][0]), tuple(pair))
+            found.setdefault(name, {}).setdefault(place, []).append(gap)
 
     for (task, cells), way, model in product(by_task.items(), WAYS, SHORT_NAMES):
         for arm in (arm for arm in cells if arm.model == model and way in cells[arm]):
@@ -886,15 +885,18 @@ def print_longest(by_task):
         for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
             if way in WAYS:
                 add(leads, f"{name}{after}", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
-    if rows := [row for row in SHORT_NAMES.values() if gains.get(row)]:
+    if rows := [row for row in SHORT_NAMES.values() if row in gains]:
         print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
-        lines = [[row, *(gain_in_words(gains[row].get(at)) for at in columns.values())] for row in rows]
+        lines = [[row, *(gain_in_words(gains[row].get(at, ())) for at in columns.values())] for row in rows]
         tables.print_table(["points", *columns.values()], lines)
-    tables.print_short({name: [*gaps.items()] for name, gaps in leads.items()})
+    tables.print_short(
+        {name: [(place, tables.longest(found)) for place, found in of.items()] for name, of in leads.items()}
+    )
 
 
-def gain_in_words(gap):
-    """ "+13.3 ± 0.7° (12+4)": what SPT adds in one training, and its epochs; "" for none."""
+def gain_in_words(gaps):
+    """ "+13.3 ± 0.7° (12+4)": what SPT adds in the longest of some trainings, and its epochs; "" for none."""
+    gap = tables.longest(gaps)
     return f"{points_of(gap.groups)} ({gap.words})" if gap else ""
 
 
@@ -1227,7 +1229,7 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """Tables 1 to 3 of the paper, the gaps in them, and its averages beside ours."""
+    """What the longest mini trainings say, Tables 1 to 3 of the paper, and its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     if args.report:

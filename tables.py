@@ -531,12 +531,11 @@ class Gap(NamedTuple):
     def in_numbers(self):
         """ "+2.4 [0.4, 4.4]", points and their interval; of few seeds with an error and their number, of one
         seed at full size without an error, which would be that of the test set alone."""
-        if self.tier == "paper" and min(map(len, self.groups)) == 1:
+        if self.tier == "paper" and self.seeds == 1:
             return f"{self.alone} (1 seed)"
         if self.tier != "mini" or self.few:
             return lead(*self.groups, seeds=True)
-        points, (low, high) = records.difference(*self.groups)[0], self.interval
-        return f"{signed(points)}{self.bag} {ends(low, high)}"
+        return f"{self.alone} {ends(*self.interval)}"
 
     @property
     def alone(self):
@@ -547,8 +546,7 @@ class Gap(NamedTuple):
     def side(self):
         """ "ahead", "behind" or, where the interval holds 0, "not told apart"; of few seeds their number."""
         if self.few:
-            seeds = min(map(len, self.groups))
-            return f"open ({seeds} seed{'s' * (seeds > 1)})"
+            return f"open ({self.seeds} seed{'s' * (self.seeds > 1)})"
         low, high = self.interval
         return "ahead" if low > 0 else "behind" if high < 0 else "not told apart"
 
@@ -557,9 +555,14 @@ class Gap(NamedTuple):
         return self.groups[0][0]["tier"]
 
     @property
+    def seeds(self):
+        """The smaller of their numbers of seeds."""
+        return min(map(len, self.groups))
+
+    @property
     def few(self):
         """Whether one of both has too few seeds for a reading."""
-        return min(map(len, self.groups)) < records.SEEDS
+        return self.seeds < records.SEEDS
 
     @property
     def fewer(self):

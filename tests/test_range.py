@@ -128,6 +128,15 @@ def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, 
     assert sorted(heights) == [37.5, 50] and math.isfinite(sum(heights))
 
 
+@pytest.mark.parametrize("flags", [(), ("--all-tiers",)])
+def test_a_report_shows_the_mini_tables_once_and_of_the_task_alone(flags, tmp_path, monkeypatch, capsys):
+    """At full size nobody has run the dial."""
+    monkeypatch.setattr(exp_range.tables, "save_figure", lambda figure, path: None)
+    exp_range.main(["--report", "--task", "text", *flags, "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert printed.count("### The dial: Text (mini tier)") == 1 and "### The dial: Image" not in printed
+
+
 def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
     """By hand: a bag has 50 %, so 51.5 is at its level and 52.5 is not; K = 7 has not learnt an order."""
     accuracies = {1: (0.5, 0.5), 5: (0.75, 0.515), 31: (0.75, 0.525), 7: (0.515, 0.5)}
