@@ -25,10 +25,9 @@ import contextlib
 import io
 import json
 import math
-import textwrap
 from dataclasses import replace
 from functools import partial
-from itertools import chain, product
+from itertools import product
 from statistics import mean
 from typing import NamedTuple
 
@@ -786,9 +785,9 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
-    "restores": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
+    "restored": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
     "DLR": "a state space with a diagonal matrix; its states learn slowly, see docs/findings.md",
-    "structured start, random": "how a state space starts: by its own initialisation, or at random",
+    "start": "of a state space: its own, structured one, or one at random",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "16 apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -828,81 +827,119 @@ def report(args):
 
 
 def print_runs(whose, tier, found, searched, folded):
-    """What some records of one tier say: what SPT adds, and what it leaves of a lead; the recipes; if asked
-    for or if there is nothing else, the rates that were searched. folded: without the variants of rows."""
+    """What some records of one tier say: how far rows are ahead of others; the accuracies and recipes of each
+    task; if asked for or if there is nothing else, other rates. folded: without the variants of rows."""
     by_task = records.grouped(found, lambda r: r["task"])
     cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
-    shown = {
-        task: {arm: columns for arm, columns in rows.items() if not (folded and is_variant(arm, columns))}
-        for task, rows in plain.items()
-    }
-    for task in by_task:
-        print_gains(data.TITLES[task], plain[task], shown[task], folded)
-    for question in (AHEAD, START):
-        print_leads(question, cells, folded)
+    if tier == "mini":
+        print_short(plain)
+    if not folded:
+        gaps = gaps_of(cells if searched else plain).values()
+        tables.print_leads({name: found for of in gaps for name, found in of.items()}, data.TITLES)
+    shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
+        title = data.TITLES[task]
+        if tier == "paper":
+            print_beside(cells[task], task)
+        else:
+            print_table(title, shown[task], plain[task], accuracy)
+        if tier != "paper" and not folded:
+            print_table(f"{title}, restored", shown[task], plain[task], restored)
         print_recipe(plain[task], shown[task], of_task, searched)
-        print_beside(cells[task], task)
-    if shown != plain:
-        print("Further rows, of other starts, rates, losses, orders, fewer images: --all-tiers\n")
-    for task in cells:
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
-            print_rates(f"{data.TITLES[task]}, other rates", others)
+            print_table(f"{title}, other rates", others, cells[task], accuracy)
+    if shown != plain:
+        print("Further rows, of other rates, losses, orders, fewer images: --all-tiers\n")
 
 
-AHEAD = "Is S4 still ahead after SPT?"
-START = "Does the start of a state space still matter after SPT?"
-SAYS = {
-    AHEAD: '"very small gaps between Transformers and state space models"',
-    START: 'structured parameterizations "become mostly redundant"',
+# -- who is ahead
+
+
+class Lead(NamedTuple):
+    """One model over another."""
+
+    question: str  # AHEAD or START
+    model: str  # that ahead
+    twin: dict  # what the other has instead
+
+
+HELPS = 'Does SPT help? Paper B: "dramatic gains".'
+AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
+START = "Does the start of a state space still matter after SPT? Paper B: structured parameterizations "
+START += '"become mostly redundant".'
+LEADS = {
+    "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
+    "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),
+    "S4's start over random": Lead(START, "s4", {"init": "random"}),
+    "DLR's start over random": Lead(START, "dlr", {"init": "random"}),
 }
+AFTER = dict(
+    none="from scratch", masked="after masked SPT", causal="after causal SPT", multitask="with both losses"
+)
 
 
-# -- what SPT adds
+def gaps_of(by_task, short=False):
+    """{question: {"S4 over rotary after masked SPT": [tables.Gap]}} of {task: cells_of}. short: without what
+    was not pretrained, and without the variants of rows."""
+    gaps = {question: {} for question in (HELPS, AHEAD, START)}
+    for model, column, (task, cells) in product(NAMES, COLUMNS, by_task.items()):
+        for arm in (arm for arm in cells if arm.model == model and column in cells[arm]):
+            group, changed = cells[arm][column], is_variant(arm, cells[arm])
+            if short and (changed or column not in WAYS):
+                continue
+            words = [*arm.details(), *other_changes(group[0]), budget(group[0])]
+            for question, name, other in rivals_of(cells, arm, column):
+                if not (short and question == HELPS and arm.rest.init == "random"):
+                    rows = [
+                        Cell(r["model"], r["cell"]["objective"], arm.rest.init).row()
+                        for r in (group[0], other[0])
+                    ]
+                    paper = (
+                        None if changed or question == START else tables.paper_gap(rows, PAPER, TASKS, task)
+                    )
+                    gap = tables.Gap(task, ", ".join(words), total(group[0]), (group, other), paper)
+                    gaps[question].setdefault(name, []).append(gap)
+    return gaps
 
 
-def print_longest(by_task):
-    """The longest trainings of the mini tier, {task: cells_of}: a table of what SPT adds, a row a model, and
-    in short what it leaves of LEADS. Variants of rows are left out."""
-    gains, columns, leads = {}, {}, {}
-
-    def add(found, name, place, arm, way, task, pair):
-        if not is_variant(arm, {way: pair[0]}):
-            gap = tables.Gap(task, budget(pair[0][0]), total(pair[0][0]), tuple(pair))
-            found.setdefault(name, {}).setdefault(place, []).append(gap)
-
-    for (task, cells), way, model in product(by_task.items(), WAYS, SHORT_NAMES):
-        for arm in (arm for arm in cells if arm.model == model and way in cells[arm]):
-            if scratch := scratch_of(cells, arm):
-                place = columns.setdefault((task, way), f"{data.TITLES[task]}, {way}")
-                add(gains, SHORT_NAMES[model], place, arm, way, task, (cells[arm][way], scratch))
-    for (name, lead), (task, cells) in product(LEADS.items(), by_task.items()):
-        after = ", after SPT" if lead.question == AHEAD else " over random, after SPT"
-        for arm, way, *pair in leads_of(cells, lead.model, lead.twin):
-            if way in WAYS:
-                add(leads, f"{name}{after}", f"on {data.TITLES[task]}, {way}", arm, way, task, pair)
-    if rows := [row for row in SHORT_NAMES.values() if row in gains]:
-        print("Mini tier: what SPT adds in the longest trainings (epochs of SPT + labels):\n")
-        lines = [[row, *(gain_in_words(gains[row].get(at, ())) for at in columns.values())] for row in rows]
-        tables.print_table(["points", *columns.values()], lines)
-    tables.print_short(
-        {name: [(place, tables.longest(found)) for place, found in of.items()] for name, of in leads.items()}
-    )
+def rivals_of(cells, arm, column):
+    """[(question, name, records)]: what a cell is compared with."""
+    rivals = []
+    if column != "none" and (scratch := scratch_of(cells, arm)):
+        rivals.append(
+            (HELPS, f"{SHORT_NAMES[arm.model]} with {OBJECTIVES[column].words} over scratch", scratch)
+        )
+    for name, lead in LEADS.items():
+        rest = arm.rest._replace(**lead.twin)
+        twin = arm._replace(model=rest.model, rest=rest)
+        if arm.model == lead.model and twin != arm and column in cells.get(twin, {}):
+            rivals.append((lead.question, f"{name} {AFTER[column]}", cells[twin][column]))
+    return rivals
 
 
-def gain_in_words(gaps):
-    """ "+13.3 ± 0.7° (12+4)": what SPT adds in the longest of some trainings, and its epochs; "" for none."""
-    gap = tables.longest(gaps)
-    return f"{points_of(gap.groups)} ({gap.words})" if gap else ""
+def print_short(by_task):
+    """What the longest trainings of the mini tier, {task: cells_of}, say to each question."""
+    told = gaps_of(by_task, short=True)
+    if any(told.values()):
+        print(f"{tables.SHORTLY}\n")
+    for question, gaps in told.items():
+        tables.print_short(gaps, data.TITLES, question)
 
 
 def is_variant(arm, columns):
-    """Whether a row has more than a model, an objective and its epochs."""
-    return bool(arm.details() or other_changes(first_of(columns)))
+    """Whether a row has more than a model, its start, an objective and its epochs."""
+    return len(arm.details()) > (arm.rest.init == "random") or bool(other_changes(first_of(columns)))
+
+
+def without_variants(cells):
+    """Rows of cells_of without variants and without both losses at once."""
+    plain = {arm: columns for arm, columns in cells.items() if not is_variant(arm, columns)}
+    plain = {arm: {c: group for c, group in plain[arm].items() if c != "multitask"} for arm in plain}
+    return {arm: columns for arm, columns in plain.items() if columns}
 
 
 def first_of(columns):
@@ -910,26 +947,24 @@ def first_of(columns):
     return next(iter(columns.values()))[0]
 
 
-def print_gains(title, plain, shown, folded):
-    """The table of one task, of by_own_rates of its records: a row a model, from scratch and with an
-    objective. shown: the rows of `plain` to print; folded: without those that have no pair, and without both
-    losses."""
+# -- what each has
+
+
+def print_table(title, shown, cells, number):
+    """A table of one task: a row an arm, a column an objective, `number` of its records. shown: the rows of
+    `cells` to print; from scratch may be another of those."""
+    beside = {scratch_arm(cells, arm) for arm, columns in shown.items() if columns.keys() != {"none"}}
     lines = []
-    for way in ("masked", "causal", *["multitask"] * (not folded)):
-        arms = (arm for arm in shown if way in shown[arm] and (scratch_of(plain, arm) or not folded))
-        rows = [row for arm in arms for row in lines_of_gain(plain, arm, way)]
-        lines += tables.under(COLUMNS[way], rows, width=16)
+    for arm in sorted(shown, key=lambda arm: total(first_of(shown[arm]))):
+        if arm in beside and shown[arm].keys() == {"none"}:
+            continue  # it stands in another's row
+        columns = {"none": scratch_of(cells, arm)} | shown[arm]
+        first, numbers = [*shown[arm].values()][-1][0], [number(columns.get(column)) for column in COLUMNS]
+        label = ", ".join([arm.label(), *other_changes(first)])
+        lines += tables.folded([label, budget(first), *numbers], width=18) if any(numbers) else []
     if lines:
-        lines = [line[:-1] for line in lines] if folded else lines
-        header = [title, "epochs", "scratch", "with SPT", "SPT adds", *["restores"] * (not folded)]
-        tables.print_table(header, lines)
-    if alone := [(arm, group) for arm, group in scratch_alone(plain) if arm in shown and not folded]:
-        labels = [in_row([arm.label(), *other_changes(group[0])], [group]) for arm, group in alone]
-        words = "; ".join(
-            f"{label}, {budget(group[0])} epochs: {numbers_of(group)}"
-            for label, (_, group) in zip(labels, alone)
-        )
-        print(textwrap.fill(f"From scratch alone, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
+        header = [f"{words} SPT" if column in WAYS else words for column, words in COLUMNS.items()]
+        tables.print_table([title, "epochs", *header], lines)
 
 
 def print_recipe(plain, shown, found, searched):
@@ -946,37 +981,6 @@ def print_recipe(plain, shown, found, searched):
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
 
 
-def lines_of_gain(cells, arm, way):
-    """A row of a model with one objective."""
-    group, scratch = cells[arm][way], scratch_of(cells, arm)
-    label = in_row([arm.label(), *other_changes(group[0])], [of for of in (group, scratch) if of])
-    numbers = [numbers_of(scratch), numbers_of(group), points_of((group, scratch)), restored(group)]
-    return tables.folded([label, budget(group[0]), *numbers], width=14)
-
-
-def in_row(words, groups):
-    """ "S4, 10 % (2)": a label, and the numbers of seeds if they are not three."""
-    counts = dict.fromkeys(tables.summary(group).partition(" (")[2].rstrip(")") for group in groups)
-    counts = " ".join(f"({count})" for count in counts if count != str(records.SEEDS))
-    return " ".join(filter(None, [", ".join(words), counts]))
-
-
-def numbers_of(group):
-    """ "59.2 ± 0.9", or "57.8 ± 0.6°" at the bag; "" for none."""
-    return tables.summary(group, 1).partition(" (")[0] + tables.mark(group) if group else ""
-
-
-def points_of(pair):
-    """ "+13.3 ± 0.7": how far one group of records is ahead of another, with ° if one is at the bag; "" for
-    none."""
-    return tables.lead(*pair, digits=1) + tables.mark(*pair) if pair and all(pair) else ""
-
-
-def points_alone(pair):
-    """ "+6.6°": points_of without their error."""
-    return tables.signed(records.difference(*pair)[0]) + tables.mark(*pair) if pair and all(pair) else ""
-
-
 def scratch_arm(cells, arm):
     """What an arm is compared with: the same model, trained as long on labels alone; None if there is none.
     Table 8 of the paper trains both for one time: there it is the arm with 0 % SPT."""
@@ -991,12 +995,6 @@ def scratch_of(cells, arm):
     """The records of scratch_arm, or None."""
     twin = scratch_arm(cells, arm)
     return twin and cells[twin]["none"]
-
-
-def scratch_alone(cells):
-    """[(arm, records)] of what was trained from scratch alone: nothing is compared with it."""
-    used = {scratch_arm(cells, arm) for arm, columns in cells.items() if columns.keys() != {"none"}}
-    return [(arm, columns["none"]) for arm, columns in cells.items() if "none" in columns and arm not in used]
 
 
 def total(record):
@@ -1020,29 +1018,16 @@ def other_changes(record):
     return [*filter(None, [words])]
 
 
-def print_rates(title, cells):
-    """A table of accuracies at other rates than the tables': a row a model, a column an objective."""
-    lines = []
-    for arm, columns in cells.items():
-        first = first_of(columns)
-        label = ", ".join([arm.label(), *other_changes(first)])
-        numbers = (accuracy(columns.get(column)) for column in COLUMNS)
-        lines += tables.folded([label, budget(first), *numbers], width=16)
-    if lines:
-        tables.print_table([title, "epochs", *COLUMNS.values()], lines)
-
-
 def print_beside(cells, task):
-    """A table of the cells of full size: ours, the paper's number, the difference."""
+    """A table of the cells of full size: ours, the paper's number, the difference; what SPT restored."""
     lines = []
     for arm, column in product(cells, COLUMNS):
-        group = cells[arm].get(column)
-        if group and group[0]["tier"] == "paper" and not arm.changes:
+        if group := cells[arm].get(column):
             value = tables.paper_number(PAPER, group[0]["row"], TASKS, task)
             text = tables.paper_value(PAPER, group[0]["row"], TASKS.index(task))
-            lines.append([arm.with_column(column), accuracy(group), text, tables.to_paper(group, value)])
-    if lines:
-        tables.print_table(["", "here", "paper", "difference"], lines)
+            numbers = [accuracy(group), text, tables.to_paper(group, value), restored(group)]
+            lines.append([arm.with_column(column), *numbers])
+    tables.print_table([data.TITLES[task], "here", "paper", "difference", "restored"], lines)
 
 
 def by_own_rates(cells):
@@ -1124,89 +1109,15 @@ def cells_of(found):
     return {arm: {c: records.best_recipe(group) for c, group in cells[arm].items()} for arm in order}
 
 
-# -- what SPT leaves of a lead
-
-
-class Lead(NamedTuple):
-    """One model over another."""
-
-    question: str  # AHEAD or START
-    model: str  # that ahead
-    twin: dict  # what the other has instead
-
-
-LEADS = {
-    "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
-    "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),
-    "S4 structured start": Lead(START, "s4", {"init": "random"}),
-    "DLR structured start": Lead(START, "dlr", {"init": "random"}),
-}
-
-
-def leads_of(cells, model, twin):
-    """[(arm, objective, records, others)]: a cell of a model, and that which has what `twin` says instead."""
-    leads = []
-    for arm in (arm for arm in cells if arm.model == model):
-        rest = arm.rest._replace(**twin)
-        others = cells.get(arm._replace(model=rest.model, rest=rest), {}) if rest != arm.rest else {}
-        leads += [
-            (arm, column, cells[arm][column], others[column]) for column in cells[arm] if column in others
-        ]
-    return leads
-
-
-def print_leads(question, by_task, folded):
-    """A table of the LEADS of one question: a row a training, from scratch and after SPT. folded: without the
-    variants of rows."""
-    lines = []
-    for name, lead in LEADS.items():
-        if lead.question == question:
-            rows = {task: lines_of_lead(cells, task, lead, folded) for task, cells in by_task.items()}
-            lines += tables.under(name, [*chain(*rows.values())], width=23)
-    if lines:
-        print(textwrap.fill(f"{question} Paper B: {SAYS[question]}.", 80) + "\n")
-        tables.print_table(["points ahead", "epochs", "scratch", "after SPT [95 %]"], lines)
-
-
-def lines_of_lead(cells, task, lead, folded):
-    """The rows of a lead on one task. Of rates that were tried only those with more seeds than the table's
-    own."""
-    title = data.TITLES[task]
-    found = {pair[:2]: pair[2:] for pair in leads_of(cells, lead.model, lead.twin)}
-    if folded:
-        found = {key: pair for key, pair in found.items() if not is_variant(key[0], {key[1]: pair[0]})}
-    kept = {key: pair for key, pair in found.items() if key[1] in ("masked", "causal")}
-    kept = {key: pair for key, pair in kept.items() if not was_a_search(found, *key)}
-    scratch = {key: (scratch_arm(cells, key[0]), "none") for key in kept}
-    alone = [] if folded else [key for key in found if key[1] == "none" and key not in scratch.values()]
-    lines = []
-    for arm, way in [*kept, *alone]:
-        before, pair = found.get(scratch.get((arm, way), (arm, way))), kept.get((arm, way))
-        first = (pair or before)[0][0]
-        words = [title, *[COLUMNS[way]] * bool(pair), *arm.details(), *other_changes(first)]
-        label = in_row(words, [group for groups in (before, pair) if groups for group in groups])
-        after = tables.Gap(task, "", total(first), tuple(pair)).in_numbers if pair else ""
-        lines += tables.folded([label, budget(first), points_alone(before), after], width=21)
-    return lines
-
-
-def was_a_search(found, arm, way):
-    """Whether a pair of leads_of, {(arm, objective): pair}, has other rates, and no more seeds than that
-    with the table's."""
-    changes = found[arm, way][0][0]["changes"]
-    words = records.in_words({k: v for k, v in changes.items() if k not in RATES_OF})
-    own = found.get((arm._replace(changes=words), way), [()])
-    return bool(RATES_OF & changes.keys()) and min(map(len, own)) >= min(map(len, found[arm, way]))
-
-
 def column_of(record):
     """The column of a record: its objective; reading one way from scratch is a row of its own."""
     return "none" if record["cell"]["objective"] == "none-causal" else record["cell"]["objective"]
 
 
 def accuracy(group):
-    """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three; "" for none."""
-    return tables.summary(group).removesuffix(" (3)") if group else ""
+    """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three, with ° at the bag; "" for
+    none."""
+    return tables.marked(group).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
@@ -1233,7 +1144,7 @@ def print_papers(args, both, names):
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     if args.report:
-        print_longest(mini_cells(both, names))
+        print_short(mini_cells(both, names))
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1282,24 +1193,18 @@ def draw(args, both, names, tiers):
     by_task = mini_cells(both, names) if "mini" in tiers else {}
     plot_small(by_task, args.out / f"{exp}-mini.png")
     for task, cells in by_task.items():
-        leads = [
-            lead
-            for of_start in LEADS.values()
-            if of_start.question == START
-            for lead in leads_of(cells, of_start.model, of_start.twin)
-        ]
-        if leads:
-            plot_starts(leads, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")
+        if gaps := [gap for found in gaps_of({task: cells})[START].values() for gap in found]:
+            plot_starts(gaps, data.TITLES[task], args.out / f"{exp}-start-{task}-mini.png")
     full = yours_or_ours(both, lambda r: r["tier"] == "paper" and "score" not in r)
     if full and not args.mini and len(names) == len(TASKS):
         plot({(group[0]["task"], group[0]["row"]): group for group in full}, args.out / f"{exp}.png")
 
 
 def mini_cells(both, names):
-    """{task: cells_of} of the mini tier on some tasks: yours, or else this repository's."""
+    """{task: by_own_rates} of the mini tier on some tasks: yours, or else this repository's."""
     mini = yours_or_ours(both, lambda r: r["tier"] == "mini" and r["task"] in names and "score" not in r)
     by_task = records.grouped((r for group in mini for r in group), lambda r: r["task"])
-    return {task: cells_of(found) for task, found in by_task.items()}
+    return {task: by_own_rates(cells_of(found)) for task, found in by_task.items()}
 
 
 def yours_or_ours(both, wanted):
@@ -1312,19 +1217,15 @@ def plot_small(by_task, path):
     """Mini tier, from {task: cells_of}: a panel a task, a line a model that was trained in two ways or more,
     with its accuracy from scratch (grey) and with each objective. Dashed: a bag of symbols, from
     exp_locality's K = 1."""
-    colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE, multitask=tables.GREEN)
-    places = dict(none=-0.15, masked=-0.05, causal=0.05, multitask=0.15)  # side by side where they coincide
-    names = {objective: way.words for objective, way in OBJECTIVES.items()}
-    names["multitask"], compared = "both losses at once, all epochs", {}
+    colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE)
+    places, compared = dict(none=-0.1, masked=0.0, causal=0.1), {}  # side by side where they coincide
     for task, cells in by_task.items():
-        plain = by_own_rates(cells)
+        plain = without_variants(cells)
         for arm, columns in plain.items():
             first, scratch = [*columns.values()][-1][0], scratch_of(plain, arm)
             columns = {"none": scratch} | columns if scratch else columns
             if len(columns) > 1 and arm not in {scratch_arm(plain, other) for other in plain if other != arm}:
-                epochs = "steps" not in first["changes"] and budget(first)
-                words = [arm.label(full=True), *[f"{epochs} epochs"] * bool(epochs), *other_changes(first)]
-                compared.setdefault(task, {})[",\n".join(words)] = columns
+                compared.setdefault(task, {})[f"{arm.label(full=True)},\n{budget(first)} epochs"] = columns
     if not compared:
         return
     high = 0.7 * max(map(len, compared.values()))
@@ -1333,10 +1234,8 @@ def plot_small(by_task, path):
         for y, columns in enumerate(reversed(rows.values())):
             for objective, group in columns.items():
                 x, error = (100 * value for value in records.mean_and_error(group))
-                style = dict(
-                    fmt="o", markersize=5, color=colours[objective], capsize=2, label=names[objective]
-                )
-                axis.errorbar(x, y - places[objective], xerr=error, **style)
+                look = dict(color=colours[objective], label=OBJECTIVES[objective].words)
+                axis.errorbar(x, y - places[objective], xerr=error, fmt="o", markersize=5, capsize=2, **look)
         if bag := tables.bag_of(first_of(next(iter(rows.values())))):
             look = tables.BAG | {"label": "a bag of symbols (K = 1, by exp_range.py's recipe)"}
             axis.axvline(100 * records.mean_and_error(bag)[0], **look)
@@ -1351,26 +1250,17 @@ def plot_small(by_task, path):
     tables.save_figure(figure, path)
 
 
-def plot_starts(leads, title, path):
-    """Mini tier, of leads_of: how far the structured start is ahead of the random one, a line a training, of
+def plot_starts(gaps, title, path):
+    """Mini tier, of gaps_of: how far the structured start is ahead of the random one, a line a training, of
     each model by the epochs of SPT."""
     rows = []
-    for arm, column, *pair in leads:
-        (first, *_), model = pair[0], [*MODELS].index(arm.model)
-        total, labels = both_halves(first)["epochs"], first["hp"]["train"]["epochs"]
-        rate = both_halves(first).get("lr_pretrain")
-        words = f"{COLUMNS[column]} SPT for {total - labels} of {total} epochs" + (
-            f", lr of SPT {rate:g}" if rate else ""
-        )
-        words = words if total > labels else f"no SPT, {total} epochs"
-        changed = records.in_words(
-            {k: v for k, v in first["changes"].items() if k not in ("epochs", "lr_pretrain")}
-        )
-        changed = changed.replace("ssm_lr", "lr of states")
-        words = f"{NAMES[arm.model]}: {', '.join(filter(None, [words, changed]))}"
-        look = tables.BLUE if arm.model == "s4" else tables.ORANGE
-        rows.append((-model, labels - total, -total, *records.difference(*pair), words, look))
-    seeds = tables.seeds_of([group for *_, one, other in leads for group in (one, other)])
+    for gap in gaps:
+        first = gap.groups[0][0]
+        words = f"{NAMES[first['model']]}, {OBJECTIVES[first['cell']['objective']].words}, {gap.words} epochs"
+        order = -[*MODELS].index(first["model"]), first["hp"]["train"]["epochs"] - gap.epochs, -gap.epochs
+        look = tables.BLUE if first["model"] == "s4" else tables.ORANGE
+        rows.append((*order, *records.difference(*gap.groups), words.replace("ssm_lr", "lr of states"), look))
+    seeds = tables.seeds_of([group for gap in gaps for group in gap.groups])
     words = f"What the structured start is worth\n({title}, mini tier, {seeds}, ± standard error)"
     figure, (axis,) = tables.panels([words], size=(8.2, 3.8))
     rows.sort()

@@ -168,6 +168,11 @@ def mark(*groups):
     return "°" * any(map(at_bag, groups))
 
 
+def marked(group):
+    """summary of some records with their mark: "59.6 ± 0.5° (3)"."""
+    return summary(group).replace(" (", f"{mark(group)} (", 1)
+
+
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
@@ -178,7 +183,7 @@ OUR_READING = (
 )
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
-SHORTLY = "Mini tier, in short: how many points ahead, in the longest trainings?"
+SHORTLY = "Mini tier, in short: how many points ahead [95 %], in the longest trainings?"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -265,18 +270,17 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_longest(gaps, titles)
-                print_leads(gaps, titles)
+                print_short(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
                 print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
                 print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
-            if tier != "mini":
+            if not shortly:
                 print_leads(gaps, titles)
             if full:
-                print_longest(mini_gaps_of(args, leads, both, shown, tasks, paper), titles)
+                print_short(mini_gaps_of(args, leads, both, shown, tasks, paper), titles)
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
@@ -544,10 +548,11 @@ class Gap(NamedTuple):
 
     @property
     def side(self):
-        """ "ahead", "behind" or, where the interval holds 0, "not told apart"; of few seeds their number."""
+        """ "ahead", "behind" or, where the interval as printed holds 0, "not told apart"; of few seeds their
+        number."""
         if self.few:
             return f"open ({self.seeds} seed{'s' * (self.seeds > 1)})"
-        low, high = self.interval
+        low, high = (round(end, 1) for end in self.interval)
         return "ahead" if low > 0 else "behind" if high < 0 else "not told apart"
 
     @property
@@ -565,9 +570,14 @@ class Gap(NamedTuple):
         return self.seeds < records.SEEDS
 
     @property
+    def changed(self):
+        """What else than the epochs was changed in the recipe."""
+        return self.groups[0][0]["changes"].keys() - {"epochs"}
+
+    @property
     def fewer(self):
         """Whether both were trained on fewer examples than the table's."""
-        return "limit" in self.groups[0][0]["changes"]
+        return "limit" in self.changed
 
     @property
     def interval(self):
@@ -606,9 +616,11 @@ def gaps_of(leads, found, tasks, paper):
 
 
 def mini_gaps_of(args, leads, both, shown, tasks, paper):
-    """gaps_of your records of the mini tier on some tasks, or else this repository's; {} without --report."""
+    """gaps_of your records of the mini tier on some tasks, or else this repository's, as far as the paper
+    prints or writes about them; {} without --report."""
     small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
-    return gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
+    gaps = gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
+    return {name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()}
 
 
 def paper_gap(pair, paper, tasks, task):
@@ -660,33 +672,32 @@ def longest(gaps):
     return max(whole, key=lambda gap: (not gap.few, gap.epochs), default=None)
 
 
-def print_short(gaps):
-    """A line a lead of the mini tier: "K=31 over K=5: ahead on Image +11.2 (paper +33.21); not told apart on
-    Text +0.2 (30 epochs; paper +0.37)". gaps: {name of a lead: [(where in words, Gap)]}"""
-
-    def named(place, gap):
-        paper = f"paper {gap_in_words(gap.paper)}" if gap.paper is not None else ""
-        aside = "; ".join(filter(None, [gap.words, paper])).replace("≈ 0", "≈\xa00")
-        return f"{place} {gap.alone}" + f" ({aside})" * bool(aside)
-
+def print_short(gaps, titles, heading=SHORTLY):
+    """A line a lead, {its name: Gaps of the mini tier}, of the longest training of each task: "K=31 over K=5:
+    ahead on Image +11.2 [10.0, 12.4] (paper +33.21); not told apart on Text +0.2 [-1.2, 1.7] (30 epochs)"."""
     lines = []
     for name, found in gaps.items():
-        sides = records.grouped(found, lambda one: one[1].side)
-        words = (f"{side} {listed([named(*one) for one in sides[side]])}" for side in sorted(sides))
-        lines += [f"{name}: {'; '.join(words)}"] * bool(found)
-    print_list(SHORTLY, lines)
+        sides = {}
+        for of_task in records.grouped(found, lambda gap: gap.task).values():
+            if gap := longest(of_task):
+                sides.setdefault(gap.side, []).append(told(gap, of_task, titles))
+        lines += [f"{name}: {'; '.join(f'{side} {listed(sides[side])}' for side in sorted(sides))}"] * bool(
+            sides
+        )
+    print_list(heading, lines)
 
 
-def print_longest(gaps, titles):
-    """print_short of the longest of some mini Gaps that the paper prints or writes about."""
-    told = {name: longest_of(gap for gap in found if gap.paper is not None) for name, found in gaps.items()}
-    print_short({name: [(f"on {titles[gap.task]}", gap) for gap in found] for name, found in told.items()})
-
-
-def longest_of(gaps):
-    """[the longest of each task] of some Gaps."""
-    by_task = records.grouped(gaps, lambda gap: gap.task)
-    return [*filter(None, map(longest, by_task.values()))]
+def told(gap, others, titles):
+    """ "on Text +0.2 [-1.2, 1.7] (30 epochs, +6.7 after fewer; paper +0.37)": a Gap, and the first of
+    `others` with another side, whose training is shorter and otherwise alike."""
+    shorter = (g for g in others if g.epochs < gap.epochs and g.changed == gap.changed and not g.few)
+    other = next((g for g in shorter if g.side != gap.side), None)
+    words = ", ".join(filter(None, [gap.words, other and f"{other.alone} after fewer"]))
+    easy = "an easy level" if (gap.tier, gap.task) in OTHER_TASK else ""
+    paper = "" if gap.paper is None else f"paper {gap_in_words(gap.paper)}".replace("≈ ", "≈\xa0")
+    aside = "; ".join(filter(None, [easy, words, paper]))
+    numbers = gap.alone if gap.few else gap.in_numbers.replace(" ", "\xa0")
+    return f"on {titles[gap.task]} {numbers}" + f" ({aside})" * bool(aside)
 
 
 def best_rows(found):
@@ -742,8 +753,7 @@ def lines_of(yours, ours, paper, at, bare=()):
         (mine, note), (theirs, other) = map(records.one_recipe, rows[key])
         notes += filter(None, [note, other])
         label = first[key]["row"]
-        both = (summary(group).replace(" (", f"{mark(group)} (", 1) for group in (mine, theirs))
-        numbers = [*both, cost(theirs or mine), paper_value(paper, label, at)]
+        numbers = [marked(mine), marked(theirs), cost(theirs or mine), paper_value(paper, label, at)]
         lines.append([label, *numbers, to_paper(mine or theirs, paper_at(paper, label, at))])
     return lines, notes
 

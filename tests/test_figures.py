@@ -126,15 +126,18 @@ def test_figures_of_paper_b(drawn):
 
 def test_the_small_figure_has_an_arm_a_line_and_the_objectives_by_name(drawn):
     cells = [(Cell("s4", "none"), 0.6), (Cell("s4", "masked"), 0.7), (Cell("rotary", "none-causal"), 0.5)]
-    (figure,) = drawn(exp_spt.main, [spt("text", *cell, tier="mini") for cell in cells], "--mini")
+    half = {"train": {"epochs": 2}}
+    both = [half | ({"pretrain": {}} if cell.way.pretrains else {}) for cell, _ in cells]
+    lines = [spt("text", *cell, tier="mini", hp=hp) for cell, hp in zip(cells, both)]
+    (figure,) = drawn(exp_spt.main, lines, "--mini")
     (axis,) = figure.axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     shown = {}
     for bars in axis.containers:
         x, y = bars.lines[0].get_xydata()[0]
         shown[names[round(y)], bars.get_label()] = x
-    # "rotary, one way" has one arm alone and is left out.
-    assert shown == pytest.approx({("S4", "from scratch"): 60, ("S4", "masked SPT"): 70})
+    s4 = "S4,\n2+2 epochs"  # "rotary, one way" has one arm alone and is left out
+    assert shown == pytest.approx({(s4, "from scratch"): 60, (s4, "masked SPT"): 70})
 
 
 def test_the_figure_of_the_start_has_the_lead_of_each_training_with_a_twin(drawn):
@@ -150,7 +153,7 @@ def test_the_figure_of_the_start_has_the_lead_of_each_training_with_a_twin(drawn
     ]
     (axis,) = drawn(exp_spt.main, lines, "--mini")[-1].axes
     names = [label.get_text() for label in axis.get_yticklabels()]  # from below
-    assert names == ["S4: masked SPT for 8 of 9 epochs", "S4: masked SPT for 2 of 4 epochs"]
+    assert names == ["S4, masked SPT, 8+1 epochs", "S4, masked SPT, 2+2 epochs"]
     assert [bars.lines[0].get_xdata()[0] for bars in axis.containers] == pytest.approx([10, 5])
     (ends,) = axis.containers[1].lines[2][0].get_segments()
     assert ends[:, 0] == pytest.approx([5 - 0.698, 5 + 0.698], abs=1e-3)

@@ -519,18 +519,18 @@ def test_report(tmp_path, monkeypatch, capsys):
     assert "Performer" not in short and "83.40" not in short and "Average" not in short
     exp_spt.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """Image | epochs | scratch | with SPT | SPT adds | restores |
-    | masked: | | | | | |
-    | 60 % SPT (1) | 90+60 | 50.0 ± 0.5 | 62.0 ± 0.5 | +12.0 ± 0.7 | 50.0 |
-    | causal: | | | | | |
-    | sinusoidal (1) | 50+200 | | 50.0 ± 0.5 | | 50.0 |
+    wanted = """S4 with masked SPT over scratch: | |
+    | Image, 60 % SPT, 90+60 | +12.00 (1 seed) |
+    | Image | here | paper | difference | restored |
+    | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 | 50.0 |
+    | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) | | | |
+    | S4, 60 % SPT, masked | 62.00 ± 0.49 (1) | | | 50.0 |
     sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
-    | sinusoidal, causal | 50.00 ± 0.50 (1) | 76.00 | 26.00 |
-    | S4, 0 % SPT, scratch | 50.00 ± 0.50 (1) |
-    | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 |
-    Your runs. | Text | epochs | with SPT | restores |
-    | masked: | | | |
-    | S4 (1) | 32+32 | 71.0 ± 0.5 | 50.0 |
+    | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 | 50.0 |
+    Your runs. | Text | epochs | masked SPT |
+    | S4 | 32+32 | 71.00 ± 0.45 (1) |
+    | Text, restored | epochs | masked SPT |
+    | S4 | 32+32 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run takes 60 s.
     sinusoidal, causal SPT | 50.00 | 81.81
     DLR, masked SPT | | 83.40"""
@@ -567,33 +567,35 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["Text", "epochs", "scratch", "with SPT", "SPT adds", "restores"],
+            ["how far ahead, in points", "here [95 %]", "paper"],
             [
-                ["masked:", "", "", "", "", ""],
-                ["sinusoidal", "2+2", "40.0 ± 0.3", "30.0 ± 0.3", "-10.0 ± 0.4", "50.0"],
-                ["S4", "2+2", "50.0 ± 0.3", "60.0 ± 0.3", "+10.0 ± 0.4", "50.0"],
-                ["S4", "6+2", "50.0 ± 0.3", "70.0 ± 0.3", "+20.0 ± 0.4", "50.0"],
-                ["S4, random", "2+2", "", "40.0 ± 0.3", "", "50.0"],
-                ["S4, random", "6+2", "", "50.0 ± 0.3", "", "50.0"],
+                ["sinusoidal with masked SPT over scratch:", "", ""],
+                ["Text, 2+2", "-10.0 [-14.9, -5.1]", ""],  # .389 * 12.7 = 4.9
+                ["S4 with masked SPT over scratch:", "", ""],
+                ["Text, 2+2", "+10.0 [4.9, 15.1]", ""],  # .400 * 12.7 = 5.1
+                ["Text, 6+2", "+20.0 [15.0, 25.0]", ""],  # .392 * 12.7 = 5.0
+                ["Text, lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", ""],
+                ["S4 over sinusoidal from scratch:", "", ""],
+                ["Text, 4", "+10.0 [4.9, 15.1]", "+22.55"],
+                ["S4 over sinusoidal after masked SPT:", "", ""],
+                ["Text, 2+2", "+30.0 [25.1, 34.9]", ""],
+                ["S4's start over random after masked SPT:", "", ""],
+                ["Text, 2+2", "+20.0 [14.9, 25.1]", ""],
             ],
         ),
         (
-            ["points ahead", "epochs", "scratch", "after SPT [95 %]"],
+            ["Text", "epochs", "scratch", "masked SPT"],
             [
-                ["S4 over sinusoidal:", "", "", ""],
-                ["Text, masked", "2+2", "+10.0", "+30.0 [25.1, 34.9]"],  # .389 * 12.7 = 4.9
+                ["sinusoidal", "2+2", "40.0 ± 0.3", "30.0 ± 0.3"],
+                ["S4", "2+2", "50.0 ± 0.3", "60.0 ± 0.3"],
+                ["S4, random", "2+2", "", "40.0 ± 0.3"],
+                ["S4", "6+2", "50.0 ± 0.3", "70.0 ± 0.3"],
+                ["S4, random", "6+2", "", "50.0 ± 0.3"],
             ],
         ),
         (
-            ["points ahead", "epochs", "after SPT [95 %]"],
-            [
-                ["S4 structured start:", "", ""],
-                ["Text, masked", "2+2", "+20.0 [14.9, 25.1]"],
-            ],
-        ),
-        (
-            ["Text, other rates", "epochs", "masked"],
-            [["S4,", "", ""], ["lr_pretrain 0.001", "6+2", "65.0 ± 0.3"]],
+            ["Text, other rates", "epochs", "scratch", "masked SPT"],
+            [["S4,", "", "", ""], ["lr_pretrain 0.001", "6+2", "50.0 ± 0.3", "65.0 ± 0.3"]],
         ),
     ):
         at = rows.index(header) + 2
@@ -601,13 +603,14 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
 
     exp_spt.main(["--report", "--out", str(tmp_path)])  # in short, the longer of S4's trainings
     printed = capsys.readouterr().out
-    assert "| sinusoidal | -10.0 ± 0.4 (2+2) |\n| S4         | +20.0 ± 0.4 (6+2) |\n" in printed
-    for name in (
-        "S4 over sinusoidal, after SPT: ahead on Text, masked +30.0",
-        "S4 structured start over random, after SPT",
+    short = " ".join(printed[: printed.index("### Paper B: self-pretraining (mini")].split())
+    for told in (
+        "- sinusoidal with masked SPT over scratch: behind on Text -10.0 [-14.9, -5.1] (2+2) -",
+        "- S4 with masked SPT over scratch: ahead on Text +20.0 [15.0, 25.0] (6+2) Is S4",
+        "- S4 over sinusoidal after masked SPT: ahead on Text +30.0 [25.1, 34.9] (2+2) Does the",
+        "- S4's start over random after masked SPT: ahead on Text +20.0 [14.9, 25.1] (2+2)",  # 60 less 40
     ):
-        assert f"\n- {name}" in printed
-    assert printed.count("+20.0 (2+2)\n") == 1  # the start is worth 60 less 40
+        assert told in short
 
 
 def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch, capsys):
@@ -622,8 +625,8 @@ def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch
         monkeypatch.setattr(records, "RESULTS", tmp_path / results)
         exp_spt.main(["--report", "--mini", *flags, "--out", str(tmp_path / out)])
         printed = capsys.readouterr().out
-        assert ("|   S4, random (1) " in printed) == shown and "|   S4 (1) " in printed
-        assert ("|   Text, 16 apart (1) " in printed) == shown
+        assert ("| S4, 16 apart " in printed) == shown and "| S4 " in printed
+        assert ("|   Text, 16 apart, " in printed) == shown
         assert ("Further rows" in printed) != shown
 
 
