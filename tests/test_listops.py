@@ -423,14 +423,13 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["8", "90.0≈ / 95.0"] in table  # of the mini tier
     assert "(errors at most 1.1)" in said and "(errors at most 0.5)" in said
     one_line = " ".join(said.split())
-    away = "points away; ahead >):"
-    measure = "on test), by the accuracy in training, which many examples measure (level ≈: at most"
+    measure = "on test). Level ≈ (at most"
+    away = "points away) or ahead >: by the accuracy in training, which many examples measure. In brackets"
     assert f"beside the best network (MEGA, 63.14 {measure} 2.18 {away}" in one_line
-    beside = (
-        "- window, known: level from W = 16 on, ahead from W = 32 on - window, guessed: level from W = 16 on"
-    )
+    beside = "- window, known: level from W = 16 on (64.0), ahead from W = 32 on (66.0)"
+    beside += " - window, guessed: level from W = 16 on (70.0)"
     assert f"{beside} | W, P" in one_line  # a prefix of 64 is behind
-    assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
+    assert "- window, known: level from W = 8 on (95.0) | W, P" in one_line  # of the mini tier
     assert f"(Transformer, 89.50 {measure} 1.94 {away}" in one_line
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
