@@ -371,8 +371,8 @@ def report(args):
 
 
 def print_ranges(groups, tier, everything):
-    """How far must a rule see? From which size on is it as good as the best network, and a table of
-    accuracies on test. everything: in training, too, with marks, and small sizes."""
+    """How far must a rule see? A table of accuracies, with marks where a rule is as good as the best network
+    or better. everything: small sizes, too."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
@@ -380,9 +380,8 @@ def print_ranges(groups, tier, everything):
         if not group:
             return ""
         accuracy = 100 * train_accuracy(group)
-        test = f"{100 * records.mean_and_error(group)[0]:.1f}"
         mark = marks.get(records.side(accuracy - network, error), "")
-        return f"{accuracy:.1f}{mark} / {test}" if everything else test
+        return f"{accuracy:.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
@@ -390,35 +389,17 @@ def print_ranges(groups, tier, everything):
     most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. A sum at the root is known (computed) or guessed. Accuracy in % "
-        f"{'in training, then ' * everything}on test (errors at most {most:.1f})."
+        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training / on test "
+        f"(errors on test at most {most:.1f})."
     )
+    if name:
+        words += (
+            f" The best network ({name}) has {network:.2f} on test. By its accuracy in training a rule is "
+            f"level (≈, at most {2 * error:.2f} points away) or ahead (>)."
+        )
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
-    if name:
-        shown = {place: group for place, group in groups.items() if place[1] in sizes}
-        lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
-        level, ahead = (" ≈", " >") if everything else ("", "")
-        words = (
-            f"In short, beside the best network ({name}, {network:.2f} on test). Level{level} (at most "
-            f"{2 * error:.2f} points away) or ahead{ahead}: by the accuracy in training, which many examples "
-            "measure. In brackets on test:"
-        )
-        tables.print_list(words, filter(None, lines))
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
-
-
-def beside_network(groups, rule, sm, network, error):
-    """ "window, known: level from W = 8 on (62.3), ahead from W = 128 on (67.2)": the smallest sizes at which
-    a rule is as good in training as a network is on test, and better, with its accuracy on test; "" if it
-    never is. error: that of the difference."""
-    first = {}
-    for size in sorted(size for of_rule, size, of_sm in groups if (of_rule, of_sm) == (rule, sm)):
-        group = groups[rule, size, sm]
-        words = f"from {SIZES[rule]} = {size:,} on ({100 * records.mean_and_error(group)[0]:.1f})"
-        first.setdefault(records.side(100 * train_accuracy(group) - network, error), words)
-    words = ", ".join(f"{side} {first[side]}" for side in ("level", "ahead") if side in first)
-    return words and f"{rule}, {sm}: {words}"
 
 
 def range_groups(yours, ours, tier):

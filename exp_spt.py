@@ -25,6 +25,7 @@ import contextlib
 import io
 import json
 import math
+import textwrap
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -834,11 +835,8 @@ def print_runs(whose, tier, found, searched, folded):
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
-    if tier == "mini":
-        print_short(plain)
-    if not folded:
-        gaps = gaps_of(cells if searched else plain).values()
-        tables.print_leads({name: found for of in gaps for name, found in of.items()}, data.TITLES)
+    for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
+        tables.print_leads(gaps, data.TITLES, question)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -851,7 +849,7 @@ def print_runs(whose, tier, found, searched, folded):
         print_recipe(plain[task], shown[task], of_task, searched)
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
-            print_table(f"{title}, other rates", others, cells[task], accuracy)
+            print_table(f"{title}, other rates", others, others, accuracy)
     if shown != plain:
         print("Further rows, of other rates, losses, orders, fewer images: --all-tiers\n")
 
@@ -874,35 +872,34 @@ START += '"become mostly redundant".'
 LEADS = {
     "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
     "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),
-    "S4's start over random": Lead(START, "s4", {"init": "random"}),
-    "DLR's start over random": Lead(START, "dlr", {"init": "random"}),
+    "S4's start over a random one": Lead(START, "s4", {"init": "random"}),
+    "DLR's start over a random one": Lead(START, "dlr", {"init": "random"}),
 }
-AFTER = dict(
-    none="from scratch", masked="after masked SPT", causal="after causal SPT", multitask="with both losses"
-)
+KINDS = dict(none="from scratch", masked="masked", causal="causal", multitask="both losses")
 
 
 def gaps_of(by_task, short=False):
-    """{question: {"S4 over rotary after masked SPT": [tables.Gap]}} of {task: cells_of}. short: without what
-    was not pretrained, and without the variants of rows."""
+    """{question: {"S4 over rotary": [tables.Gap]}} of {task: cells_of}. short: without what was not
+    pretrained, and of HELPS and AHEAD without the variants of rows and the random start."""
     gaps = {question: {} for question in (HELPS, AHEAD, START)}
-    for model, column, (task, cells) in product(NAMES, COLUMNS, by_task.items()):
+    for model, (task, cells), column in product(NAMES, by_task.items(), COLUMNS):
         for arm in (arm for arm in cells if arm.model == model and column in cells[arm]):
             group, changed = cells[arm][column], is_variant(arm, cells[arm])
-            if short and (changed or column not in WAYS):
+            if short and column not in WAYS:
                 continue
             words = [*arm.details(), *other_changes(group[0]), budget(group[0])]
             for question, name, other in rivals_of(cells, arm, column):
-                if not (short and question == HELPS and arm.rest.init == "random"):
-                    rows = [
-                        Cell(r["model"], r["cell"]["objective"], arm.rest.init).row()
-                        for r in (group[0], other[0])
-                    ]
-                    paper = (
-                        None if changed or question == START else tables.paper_gap(rows, PAPER, TASKS, task)
-                    )
-                    gap = tables.Gap(task, ", ".join(words), total(group[0]), (group, other), paper)
-                    gaps[question].setdefault(name, []).append(gap)
+                if short and question != START and (changed or arm.rest.init == "random"):
+                    continue
+                rows = [
+                    Cell(r["model"], r["cell"]["objective"], arm.rest.init).row()
+                    for r in (group[0], other[0])
+                ]
+                paper = None if changed or question == START else tables.paper_gap(rows, PAPER, TASKS, task)
+                gap = tables.Gap(
+                    task, ", ".join(words), total(group[0]), (group, other), paper, KINDS[column]
+                )
+                gaps[question].setdefault(name, []).append(gap)
     return gaps
 
 
@@ -910,24 +907,13 @@ def rivals_of(cells, arm, column):
     """[(question, name, records)]: what a cell is compared with."""
     rivals = []
     if column != "none" and (scratch := scratch_of(cells, arm)):
-        rivals.append(
-            (HELPS, f"{SHORT_NAMES[arm.model]} with {OBJECTIVES[column].words} over scratch", scratch)
-        )
+        rivals.append((HELPS, f"{SHORT_NAMES[arm.model]} with SPT over scratch", scratch))
     for name, lead in LEADS.items():
         rest = arm.rest._replace(**lead.twin)
         twin = arm._replace(model=rest.model, rest=rest)
         if arm.model == lead.model and twin != arm and column in cells.get(twin, {}):
-            rivals.append((lead.question, f"{name} {AFTER[column]}", cells[twin][column]))
+            rivals.append((lead.question, name, cells[twin][column]))
     return rivals
-
-
-def print_short(by_task):
-    """What the longest trainings of the mini tier, {task: cells_of}, say to each question."""
-    told = gaps_of(by_task, short=True)
-    if any(told.values()):
-        print(f"{tables.SHORTLY}\n")
-    for question, gaps in told.items():
-        tables.print_short(gaps, data.TITLES, question)
 
 
 def is_variant(arm, columns):
@@ -936,10 +922,10 @@ def is_variant(arm, columns):
 
 
 def without_variants(cells):
-    """Rows of cells_of without variants and without both losses at once."""
+    """Rows of cells_of without variants, both losses at once, and what was never pretrained."""
     plain = {arm: columns for arm, columns in cells.items() if not is_variant(arm, columns)}
     plain = {arm: {c: group for c, group in plain[arm].items() if c != "multitask"} for arm in plain}
-    return {arm: columns for arm, columns in plain.items() if columns}
+    return {arm: columns for arm, columns in plain.items() if columns.keys() & {*WAYS}}
 
 
 def first_of(columns):
@@ -952,19 +938,24 @@ def first_of(columns):
 
 def print_table(title, shown, cells, number):
     """A table of one task: a row an arm, a column an objective, `number` of its records. shown: the rows of
-    `cells` to print; from scratch may be another of those."""
-    beside = {scratch_arm(cells, arm) for arm, columns in shown.items() if columns.keys() != {"none"}}
-    lines = []
-    for arm in sorted(shown, key=lambda arm: total(first_of(shown[arm]))):
-        if arm in beside and shown[arm].keys() == {"none"}:
-            continue  # it stands in another's row
-        columns = {"none": scratch_of(cells, arm)} | shown[arm]
-        first, numbers = [*shown[arm].values()][-1][0], [number(columns.get(column)) for column in COLUMNS]
-        label = ", ".join([arm.label(), *other_changes(first)])
-        lines += tables.folded([label, budget(first), *numbers], width=18) if any(numbers) else []
+    `cells` to print; from scratch may be another of those. Both losses at once are a sentence below."""
+    beside = {scratch_arm(cells, arm) for arm, columns in shown.items() if columns.keys() & {*WAYS}}
+    lines, both = [], []
+    for arm, columns in shown.items():
+        label = ", ".join([arm.label(), *other_changes(first_of(columns))])
+        if "multitask" in columns:
+            first = columns["multitask"][0]
+            both.append(f"{label}, {budget(first)} epochs: {number(columns['multitask'])}")
+        if columns.keys() & {*WAYS} or ("none" in columns and arm not in beside):  # else in another's row
+            first = next(columns[column][0] for column in (*WAYS, "none") if column in columns)
+            group = columns.get("none") or scratch_of(cells, arm)
+            numbers = [number(group), *(number(columns.get(way)) for way in WAYS)]
+            lines += tables.folded([label, budget(first), *numbers], width=16) if any(numbers) else []
     if lines:
-        header = [f"{words} SPT" if column in WAYS else words for column, words in COLUMNS.items()]
-        tables.print_table([title, "epochs", *header], lines)
+        tables.print_table([title, "epochs", "scratch", *(f"{way} SPT" for way in WAYS)], lines)
+    if both and number is accuracy:
+        words = f"{title}, both losses at once: {'; '.join(both)}."
+        print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
 
 
 def print_recipe(plain, shown, found, searched):
@@ -1117,7 +1108,8 @@ def column_of(record):
 def accuracy(group):
     """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three, with ° at the bag; "" for
     none."""
-    return tables.marked(group).removesuffix(" (3)") if group else ""
+    digits = 2 if group and group[0]["tier"] == "paper" else 1
+    return tables.marked(group, digits).removesuffix(" (3)") if group else ""
 
 
 def restored(group):
@@ -1140,11 +1132,9 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """What the longest mini trainings say, Tables 1 to 3 of the paper, and its averages beside ours."""
+    """Tables 1 to 3 of the paper, its averages beside ours; what SPT adds in the longest mini trainings."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
-    if args.report:
-        print_short(mini_cells(both, names))
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1161,6 +1151,9 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
+    if args.report:
+        added = gaps_of(mini_cells(both, names), short=True)[HELPS]
+        tables.print_leads(tables.longest_of(added), data.TITLES, tables.LONGEST)
 
 
 def print_averages(both, averages):
@@ -1220,11 +1213,10 @@ def plot_small(by_task, path):
     colours = dict(none=tables.GREY, masked=tables.BLUE, causal=tables.ORANGE)
     places, compared = dict(none=-0.1, masked=0.0, causal=0.1), {}  # side by side where they coincide
     for task, cells in by_task.items():
-        plain = without_variants(cells)
-        for arm, columns in plain.items():
-            first, scratch = [*columns.values()][-1][0], scratch_of(plain, arm)
+        for arm, columns in without_variants(cells).items():
+            first, scratch = [*columns.values()][-1][0], scratch_of(cells, arm)
             columns = {"none": scratch} | columns if scratch else columns
-            if len(columns) > 1 and arm not in {scratch_arm(plain, other) for other in plain if other != arm}:
+            if len(columns) > 1:
                 compared.setdefault(task, {})[f"{arm.label(full=True)},\n{budget(first)} epochs"] = columns
     if not compared:
         return

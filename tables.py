@@ -139,16 +139,6 @@ def paper_value(paper, row, at):
     return f"{value:.2f}" if isinstance(value, float) else value or ""
 
 
-def of_paper(tier):
-    """The heading of the column of a paper's numbers: they are of full size, whatever ours are."""
-    return "paper" if tier == "paper" else "paper, full"
-
-
-def header_of(title, tier):
-    """The first line of a table of lines_of."""
-    return [title, "yours", "this repository", "cost", of_paper(tier), "difference"]
-
-
 def to_paper(group, value):
     """ "+1.05 ± 0.20": how far a cell of full size is ahead of the paper's number, in points; "" without one.
     The error is ours alone; of one seed, which knows no other seeds, there is none."""
@@ -168,9 +158,9 @@ def mark(*groups):
     return "°" * any(map(at_bag, groups))
 
 
-def marked(group):
+def marked(group, digits=None):
     """summary of some records with their mark: "59.6 ± 0.5° (3)"."""
-    return summary(group).replace(" (", f"{mark(group)} (", 1)
+    return summary(group, digits).replace(" (", f"{mark(group)} (", 1)
 
 
 # ------------------------------------------------------------------------------------------ the report
@@ -183,7 +173,7 @@ OUR_READING = (
 )
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
-SHORTLY = "Mini tier, in short: how many points ahead [95 %], in the longest trainings?"
+LONGEST = "The longest trainings of the mini tier:"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -192,7 +182,7 @@ MEANINGS = {  # of words in any report
     "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
     "1); behind a gap: one of its models is",
     "bag of symbols": "the model sees which symbols occur, not where",
-    "not told apart": "the 95 % interval of the gap holds 0",
+    "ahead?": "by the 95 % interval of the gap; open: it holds 0",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -270,20 +260,21 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_short(gaps, titles)
+                print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
-                print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task])
+                print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task], args.all_tiers)
                 print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
-                print_changed(task, titles[task], tasks, yours, ours, paper, args.all_tiers)
-            if not shortly:
+                print_rates(task, titles[task], yours, ours if args.all_tiers else ())
+            if tier != "mini":
                 print_leads(gaps, titles)
             if full:
-                print_short(mini_gaps_of(args, leads, both, shown, tasks, paper), titles)
                 rest = [task for task in shown if task not in ran]
                 print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
                 print_averages(tasks, yours, ours, paper, bare=False)
+                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
+                print_leads(longest_of(small), titles, LONGEST)
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -412,52 +403,55 @@ def compare(args, exp, titles):
 # ------------------------------------------------------------------------------------------ its parts
 
 
-def print_task(task, title, tasks, tier, yours, ours, paper, rule):
-    """The rows of one task that were trained by the script's recipe, and its rule without a network. Rows
-    that only the paper has are shown at full size alone."""
+def print_task(task, title, tasks, tier, yours, ours, paper, rule, searched):
+    """The rows of one task that were trained by the script's recipe; those with another, under what was
+    changed in it; the bag of symbols, and the rule without a network. Rows that only the paper has are shown
+    at full size alone. searched: see changed_lines."""
     at, full = tasks.index(task), tier == "paper"
-    here = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
+    usual = [[r for r in found if r["task"] == task and not r["changes"]] for found in (yours, ours)]
     bare = [row for row in paper if full and paper_value(paper, row, at)]
-    lines, notes = lines_of(*here, paper, at, bare)
-    if not lines:
-        return
-    bag_rows = {r["row"] for found in here for r in found if records.is_bag(r)}
-    bags = [line for line in lines if line[0] in bag_rows]
-    of_paper = [line for line in lines if of_table(line[0], paper)]
-    others = [line for line in lines if line not in of_paper + bags]
-    lines = of_paper + under(BEYOND if paper else "", others) + baseline_rows([*here[0], *here[1]]) + bags
-    last = [r for r in (*here[0], *here[1]) if bare and "test_acc_last" in r]
+    lines, notes = lines_of(*usual, paper, at, bare)
+    changed, more = changed_lines(task, tier, yours, ours, paper, at, searched)
+    if lines:
+        bag_rows = {r["row"] for found in usual for r in found if records.is_bag(r)}
+        bags = [line for line in lines if line[0] in bag_rows]
+        of_paper = [line for line in lines if of_table(line[0], paper)]
+        others = [line for line in lines if line not in of_paper + bags]
+        below = bags_below([*usual[0], *usual[1]]) if tier == "mini" else {}
+        below |= {WITHOUT: rule} if rule else {}
+        lines = of_paper + under(BEYOND if paper else "", others) + changed
+        lines += baseline_rows([*usual[0], *usual[1]]) + bags
+        lines += [[name, "", summary(group), cost(group), "", ""] for name, group in below.items()]
+    last = [r for r in (*usual[0], *usual[1]) if bare and "test_acc_last" in r]
     if last:
         words = (f"{r['row']}, seed {r['seed']}, {100 * r['test_acc_last']:.2f}" for r in last)
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
-    below = bags_below([*here[0], *here[1]]) if tier == "mini" else {}
-    below |= {WITHOUT: rule} if rule else {}
-    lines += [[name, "", summary(group), cost(group), "", ""] for name, group in below.items()]
-    print_table(header_of(title, tier), lines, notes)
+    if lines or changed:
+        print_table(
+            [title, "yours", "this repository", "cost", "paper" if full else "paper, full", "difference"],
+            lines or changed,
+            notes + more,
+        )
 
 
-def print_changed(task, title, tasks, yours, ours, paper, searched):
-    """One table of the rows of a task that were not trained by the table's recipe, under what was changed.
-    searched: whether this repository's search of rates is shown, too, and its rows of few mini seeds; yours
-    are."""
-    here = [[r for r in found if r["task"] == task and r["changes"]] for found in (yours, ours)]
-    tier = next((r["tier"] for found in here for r in found), None)
-    rates = [[r for r in found if is_rate(r)] for found in here]
-    print_rates(title, rates[0] or (rates[1] if searched else []))
-    here = [[r for r in found if not is_rate(r)] for found in here]
+def changed_lines(task, tier, yours, ours, paper, at, searched):
+    """Lines of the rows of a task that were not trained by the table's recipe, under what was changed, and
+    footnotes. searched: with this repository's mini rows of few seeds; yours are there."""
+    here = [
+        [r for r in found if r["task"] == task and r["changes"] and not is_rate(r)] for found in (yours, ours)
+    ]
     if tier == "mini" and not searched:
         here[1] = [r for group in changed_of(here[1]).values() if not is_aside(group) for r in group]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
-        group = [[r for r in found if r["changes"] == changes[words]] for found in here]
-        rows, more = lines_of(*group, paper, tasks.index(task))
-        lines += under(words, rows)
+        rows, more = lines_of(
+            *([r for r in found if r["changes"] == changes[words]] for found in here), paper, at
+        )
+        lines += under(words, [[*row[:-2], "", ""] for row in rows] if tier == "mini" else rows)
         notes += more
-    if lines:
-        lines = [[*line[:-2], "", ""] for line in lines] if tier == "mini" else lines
-        print_table(header_of(f"{title}, changed recipe", tier), lines, notes)
+    return lines, notes
 
 
 def changed_of(found):
@@ -477,15 +471,16 @@ def is_rate(record):
     return record["tier"] == "mini" and record["changes"].keys() == {"lr"}
 
 
-def print_rates(title, found):
-    """A sentence on the rates that were tried for rows of one task."""
+def print_rates(task, title, yours, ours):
+    """A sentence on the rates that were tried for rows of one task, yours or else ours."""
+    tried = ([r for r in found if r["task"] == task and is_rate(r)] for found in (yours, ours))
     rates = {}
-    for group in records.grouped(found, records.row_key).values():
+    for group in records.grouped(next(filter(None, tried), ()), records.row_key).values():
         group = records.best_recipe(group)
         rates.setdefault(group[0]["changes"]["lr"], []).append(f"{group[0]['row']} {summary(group)}")
     if rates:
-        tried = "; ".join(f"{', '.join(rows)} at lr {lr:g}" for lr, rows in sorted(rates.items()))
-        print(textwrap.fill(f"Other rates, {title}: {tried}.", 80, break_on_hyphens=False) + "\n")
+        words = "; ".join(f"{', '.join(rows)} at lr {lr:g}" for lr, rows in sorted(rates.items()))
+        print(textwrap.fill(f"Other rates, {title}: {words}.", 80, break_on_hyphens=False) + "\n")
 
 
 def print_papers(rest, tasks, short, paper, rules):
@@ -530,6 +525,7 @@ class Gap(NamedTuple):
     epochs: int  # how long it was
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
+    kind: str = ""  # of trainings that are not one the longer of the other
 
     @property
     def in_numbers(self):
@@ -547,13 +543,12 @@ class Gap(NamedTuple):
         return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
 
     @property
-    def side(self):
-        """ "ahead", "behind" or, where the interval as printed holds 0, "not told apart"; of few seeds their
-        number."""
+    def ahead(self):
+        """ "yes", "behind" or, where the interval as printed holds 0, "open"; of few seeds ""."""
         if self.few:
-            return f"open ({self.seeds} seed{'s' * (self.seeds > 1)})"
+            return ""
         low, high = (round(end, 1) for end in self.interval)
-        return "ahead" if low > 0 else "behind" if high < 0 else "not told apart"
+        return "yes" if low > 0 else "behind" if high < 0 else "open"
 
     @property
     def tier(self):
@@ -634,19 +629,20 @@ def gap_in_words(points):
     return "" if points is None else f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_leads(gaps, titles):
+def print_leads(gaps, titles, heading=""):
     """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-            label = ", ".join(filter(None, [titles[gap.task], easy, gap.words]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper)])
+            label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.words]))
+            rows += folded([label, gap.in_numbers, gap.ahead, gap_in_words(gap.paper)])
         lines += under(name, rows, width=30)
     if lines:
+        print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "paper"], lines)
+        print_table(["how far ahead, in points", here, "ahead?", "paper"], lines)
 
 
 def counts(sides):
@@ -665,39 +661,14 @@ def listed(words):
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def longest(gaps):
-    """That of some Gaps with the longest training, one of few seeds only where there is no other; None for
-    none. Those of fewer examples are left out."""
-    whole = (gap for gap in gaps if not gap.fewer)
-    return max(whole, key=lambda gap: (not gap.few, gap.epochs), default=None)
-
-
-def print_short(gaps, titles, heading=SHORTLY):
-    """A line a lead, {its name: Gaps of the mini tier}, of the longest training of each task: "K=31 over K=5:
-    ahead on Image +11.2 [10.0, 12.4] (paper +33.21); not told apart on Text +0.2 [-1.2, 1.7] (30 epochs)"."""
-    lines = []
-    for name, found in gaps.items():
-        sides = {}
-        for of_task in records.grouped(found, lambda gap: gap.task).values():
-            if gap := longest(of_task):
-                sides.setdefault(gap.side, []).append(told(gap, of_task, titles))
-        lines += [f"{name}: {'; '.join(f'{side} {listed(sides[side])}' for side in sorted(sides))}"] * bool(
-            sides
-        )
-    print_list(heading, lines)
-
-
-def told(gap, others, titles):
-    """ "on Text +0.2 [-1.2, 1.7] (30 epochs, +6.7 after fewer; paper +0.37)": a Gap, and the first of
-    `others` with another side, whose training is shorter and otherwise alike."""
-    shorter = (g for g in others if g.epochs < gap.epochs and g.changed == gap.changed and not g.few)
-    other = next((g for g in shorter if g.side != gap.side), None)
-    words = ", ".join(filter(None, [gap.words, other and f"{other.alone} after fewer"]))
-    easy = "an easy level" if (gap.tier, gap.task) in OTHER_TASK else ""
-    paper = "" if gap.paper is None else f"paper {gap_in_words(gap.paper)}".replace("≈ ", "≈\xa0")
-    aside = "; ".join(filter(None, [easy, words, paper]))
-    numbers = gap.alone if gap.few else gap.in_numbers.replace(" ", "\xa0")
-    return f"on {titles[gap.task]} {numbers}" + f" ({aside})" * bool(aside)
+def longest_of(gaps):
+    """The Gaps, {name: [Gap]}, with the longest training of each task and kind, of few seeds only where there
+    is no other. Those of fewer examples are left out."""
+    found = {}
+    for name, of_lead in gaps.items():
+        places = records.grouped((gap for gap in of_lead if not gap.fewer), lambda gap: (gap.task, gap.kind))
+        found[name] = [max(of, key=lambda gap: (not gap.few, gap.epochs)) for of in places.values()]
+    return found
 
 
 def best_rows(found):

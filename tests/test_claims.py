@@ -481,12 +481,13 @@ def test_the_gaps_of_a_report_are_those_of_the_claims(script):
     tables_of = printed_tables(claims.report_of(script, "--mini", "--all-tiers"))
     found = next(table for table in tables_of.values() if any("how far" in t for t in table))
     for name in script.LEADS:
-        for task, (here, paper) in found.get(f"how far ahead, in points; {name}", {}).items():
+        for task, (here, ahead, paper) in found.get(f"how far ahead, in points; {name}", {}).items():
             if pair := judged.get(frozenset([task, *name.split(" over ")])):
                 turned = 1 if pair.row.words.endswith(f": {name}") else -1
                 points, _, low, high = pair.numbers
                 low, high = sorted((turned * low, turned * high))
                 assert here.replace("°", "") == f"{turned * points:+.1f} [{low:.1f}, {high:.1f}]"
                 assert paper == f"{turned * pair.row.expected:+.2f}"
+                assert ahead == ("yes" if low >= 0.05 else "behind" if high <= -0.05 else "open")
                 checked += 1
     assert checked >= 3

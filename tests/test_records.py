@@ -133,7 +133,7 @@ def test_a_line_of_before_changes_is_shown_under_its_words_and_counts_as_done(re
     old = {k: v for k, v in RECORD.items() if k not in ("changes", "tier")}
     old |= {"terms": "4 of 80 epochs", "budget": "reduced", "test_acc": 0.7}
     tables, _ = reported([old], [])
-    assert tables[LESS]["Text, changed recipe; 4 of 80 epochs"]["K=5"][0] == "70.00 ± 0.46 (1)"
+    assert tables[LESS]["Text; 4 of 80 epochs"]["K=5"][0] == "70.00 ± 0.46 (1)"
     assert records.finished(tmp_path / "runs").keys() == {old["run"]}
 
 
@@ -527,8 +527,8 @@ def test_a_report_keeps_tiers_changes_and_tasks_apart_and_leaves_smoke_runs_out(
     assert full["Text; not in the paper's table"]["K=7"][0] == "30.00 ± 0.46 (1)"
     assert full["ListOps"]["K=31"] == ["40.00 ± 0.49 (1)", "10 min", "infeasible"]
     assert tables[LESS] == {
-        "Text, changed recipe": {"Text, changed recipe": ["yours", "cost", "paper, full"]},
-        "Text, changed recipe; 4 epochs": {"K=5": ["85.00 ± 0.36 (1)", "10 min", "88.96"]},
+        "Text": {"Text": ["yours", "cost", "paper, full"]},
+        "Text; 4 epochs": {"K=5": ["85.00 ± 0.36 (1)", "10 min", "88.96"]},
     }
     assert tables[SMALL]["Text"]["K=5"][0] == "70.0 ± 0.5 (1)" and len(tables[SMALL]["Text"]) == 2
     assert "Other rates, Text: K=5 60.0 ± 0.5 (1) at lr 0.5." in out and "99.99" not in out
@@ -694,40 +694,36 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
     wanted = {
-        "": ("+10.0", "9.1, 10.9"),
-        ", 2 epochs": ("-10.0", "-10.9, -9.1"),
-        ", 9 epochs": ("+0.0", "-0.9, 0.9"),
-        ", 99 epochs": ("+40.0 ± 0.4 (2)",),
+        "": ["+10.0 [9.1, 10.9]", "yes"],
+        ", 2 epochs": ["-10.0 [-10.9, -9.1]", "behind"],
+        ", 9 epochs": ["+0.0 [-0.9, 0.9]", "open"],
+        ", 99 epochs": ["+40.0 ± 0.4 (2)", ""],
+        ", 9 examples, 20 epochs": ["+5.0 [-3.4, 13.4]", "open"],
     }
     for name, paper in (("wide", "+0.37"), ("of words", "≈ 0")):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
-        assert rows.pop("Text, 9 examples, 20 epochs") == ["+5.0 [-3.4, 13.4]", paper]
-        here = {
-            row.removeprefix("Text"): tuple(cells[0].rstrip("]").split(" [")) for row, cells in rows.items()
-        }
-        assert here == wanted and rows["Text"][1] == paper
-    assert all(not any(cells[1:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
-    for flags in ((), ("--mini",)):
-        printed = " ".join(reported([], ours, *flags, leads=leads)[1].split())
-        for words, paper in (("wide", "+0.37"), ("of words", "≈ 0")):
-            aside = f"(9 epochs, +10.0 after fewer; paper {paper})"  # the table's 4 epochs
-            assert f"- {words}: not told apart on Text +0.0 [-0.9, 0.9] {aside} " in printed
-        assert ("- nowhere: " in printed) == (flags != ())  # the paper has no such gap
+        assert {row.removeprefix("Text"): cells[:2] for row, cells in rows.items()} == wanted
+        assert {cells[2] for cells in rows.values()} == {paper}
+    assert all(not any(cells[2:]) for cells in tables[SMALL]["how far ahead, in points; nowhere"].values())
+    longest = "how far ahead, in points; The longest trainings of the mini tier"
+    found = reported([], ours, leads=leads)[0][FULL]
+    for words, paper in (("wide", "+0.37"), ("of words", "≈ 0")):
+        assert found[f"{longest}; {words}"] == {"Text, 9 epochs": ["+0.0 [-0.9, 0.9]", "open", paper]}
+    assert f"{longest}; nowhere" not in found
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
-    assert (
-        "- wide: open (2 seeds) on Text +40.0 (99 epochs; paper +0.37)\n" in reported([], few, leads=leads)[1]
-    )
+    found = reported([], few, leads=leads)[0][FULL]
+    assert found[f"{longest}; wide"] == {"Text, 99 epochs": ["+40.0 ± 0.4 (2)", "+0.37"]}
     # The other training is the longest: ahead by 10, or with the rows exchanged behind. With fewer runs t is
     # 2.45.
     first = [r for r in ours if r["changes"] in ({}, {"epochs": 99})]
     leads["narrow"] = ("K=5", "K=31")
-    _, out = reported([], first, leads=leads)
-    assert "- wide: ahead on Text +10.0 [9.0, 11.0] (paper +0.37)\n" in out
-    assert "- narrow: behind on Text -10.0 [-11.0, -9.0] (paper -0.37)\n" in out
+    found = reported([], first, leads=leads)[0][FULL]
+    assert found[f"{longest}; wide"] == {"Text": ["+10.0 [9.0, 11.0]", "yes", "+0.37"]}
+    assert found[f"{longest}; narrow"] == {"Text": ["-10.0 [-11.0, -9.0]", "behind", "-0.37"]}
     # As mini Pathfinder, which is not the paper's task:
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
-    out = reported([], ours, leads=leads)[1]
-    assert "- wide" not in out and "- of words: not told apart" in out
+    found = reported([], ours, leads=leads)[0][FULL]
+    assert f"{longest}; wide" not in found and f"{longest}; of words" in found
 
 
 def test_a_bag_of_symbols_stands_below_the_mini_rows_once(reported):
