@@ -85,7 +85,7 @@ def report(args):
         args, __file__, "Paper A, Table 4: positional encodings", COLUMNS, data.TITLES, TABLE4,
         short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
         leads=LEADS, first="--task listops --position rotary",
-        meanings={"learned": tables.OUR_READING, "on Image": "mini models far from trained, see --mini"},
+        meanings={"learned": tables.OUR_READING, "Image": "mini tier: models far from trained, see --mini"},
     )  # fmt: skip
 
 
