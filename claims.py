@@ -108,7 +108,7 @@ def count(pairs, width):
     )
     kinds = [
         f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
-        f"otherwise: the opposite sign, or no gap; of a gap up to {GAP:g} points, a difference",
+        f"otherwise: the opposite sign, or less than {GAP:g} points; of a gap up to {GAP:g}, a larger one",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (

@@ -52,6 +52,11 @@ RULES = {
     "top-1": (1, "top level exact, the rest guessed", None),
 } | {f"top-{d}": (d, f"top {d} levels exact", None) for d in range(2, 6)}
 DEEPER = {"top-3", "top-4", "top-5"}  # printed with --all-tiers
+RANGES = (  # that other pages name, by their accuracy on test
+    {"rule": "window", "W": 16, "sm": "known"},
+    {"rule": "window", "W": 16, "sm": "guessed"},
+    {"rule": "prefix", "P": 512, "sm": "known"},
+)
 
 
 def solve_top(tokens, offsets, depth, draw):
@@ -252,6 +257,11 @@ def label_of(cell):
     return "{} of {:,}, SM {}".format(*place_of(cell))
 
 
+def ranged_in_words(cell):
+    """ "window of 16, root sums guessed": one of RANGES for people."""
+    return "{} of {:,}, root sums {}".format(*place_of(cell))
+
+
 def run_cell(args, task, cell, seed):
     """Measure one rule on all three splits and record it as a run that was trained on nothing."""
     rule, started, cpu = cell["rule"], time.monotonic(), time.process_time()
@@ -326,6 +336,8 @@ LEGEND = """\
              are many, so they measure a rule best. A window learns nothing from
              them; a prefix takes from them what it does not see. ±: the
              standard error by the size of the test set
+    ≈ >      by its accuracy in training a rule is level with the best network,
+             or ahead; without a mark it is behind
     always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often; of SM a random
              digit (in the reports of networks the commonest one)
@@ -349,17 +361,14 @@ def report(args):
     tiers = tables.tiers_of(args, *({r["tier"] for r in found if r["exp"] == exp} for found in both))
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
-        rows = []
-        for rule, (_, words, paper) in RULES.items():
-            if rule in DEEPER and not args.all_tiers:
-                continue
-            rows.append([words])
-            for found in both:
-                wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()
-                group = records.best_recipe([r for r in found if wanted <= r.items()])
-                train = f"{100 * statistics.mean(r['train_acc'] for r in group):.2f} / " if group else ""
-                rows[-1].append(train + tables.summary(group))
-            rows[-1].append(f"≈ {paper}" if paper else "")
+        rows, rules = [], [rule for rule in RULES if args.all_tiers or rule not in DEEPER]
+        for cell in [*({"rule": rule} for rule in rules), *RANGES]:
+            _, words, paper = RULES.get(cell["rule"]) or (None, ranged_in_words(cell), None)
+            wanted = {"exp": exp, "cell": cell, "tier": tier}.items()
+            groups = [records.best_recipe([r for r in found if wanted <= r.items()]) for found in both]
+            if cell not in RANGES or any(groups):
+                numbers = (f"{train_percent(g):.2f} / {tables.summary(g)}" if g else "" for g in groups)
+                rows.append([words, *numbers, f"≈ {paper}" if paper else ""])
         there = "paper, train" if tier == "paper" else "paper, full, train"
         tables.print_table(["rule", "yours", "train / test", there], rows)
         if groups := range_groups(*both, tier):
@@ -371,35 +380,47 @@ def report(args):
 
 
 def print_ranges(groups, tier, everything):
-    """How far must a rule see? A table of accuracies, with marks where a rule is as good as the best network
-    or better. everything: small sizes, too."""
+    """How far must a rule see? From which size on is it as good as the best network, and a table of
+    accuracies in training, with marks. everything: on test, too, and small sizes."""
     name, network, error = best_network(groups, tier)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
     def numbers(group):
         if not group:
             return ""
-        accuracy = 100 * train_accuracy(group)
-        mark = marks.get(records.side(accuracy - network, error), "")
-        return f"{accuracy:.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
+        mark = marks.get(records.side(train_percent(group) - network, error), "")
+        test = f" / {100 * records.mean_and_error(group)[0]:.1f}" if everything else ""
+        return f"{train_percent(group):.1f}{mark}{test}"
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    most = max(100 * records.mean_and_error(group)[1] for group in groups.values())
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training / on test "
-        f"(errors on test at most {most:.1f})."
+        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training"
+        f"{' / on test' * everything}."
     )
-    if name:
-        words += (
-            f" The best network ({name}) has {network:.2f} on test. By its accuracy in training a rule is "
-            f"level (≈, at most {2 * error:.2f} points away) or ahead (>)."
-        )
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
+    if name:
+        shown = {place: group for place, group in groups.items() if place[1] in sizes}
+        lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
+        words = (
+            f"Beside the best network ({name}, {network:.2f} on test), level within {2 * error:.2f} points:"
+        )
+        tables.print_list(words, filter(None, lines))
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
+
+
+def beside_network(groups, rule, sm, network, error):
+    """ "window, known: level from W = 8 on, ahead from W = 128 on": the smallest sizes at which a rule is as
+    good in training as a network is on test, and better; "" if it never is. error: that of the difference."""
+    first = {}
+    for size in sorted(size for of_rule, size, of_sm in groups if (of_rule, of_sm) == (rule, sm)):
+        gap = train_percent(groups[rule, size, sm]) - network
+        first.setdefault(records.side(gap, error), f"from {SIZES[rule]} = {size:,} on")
+    words = ", ".join(f"{side} {first[side]}" for side in ("level", "ahead") if side in first)
+    return words and f"{rule}, {sm}: {words}"
 
 
 def range_groups(yours, ours, tier):
@@ -417,8 +438,8 @@ def place_of(cell):
     return cell["rule"], cell[SIZES[cell["rule"]]], cell["sm"]
 
 
-def train_accuracy(group):
-    return statistics.mean(r["train_acc"] for r in group)
+def train_percent(group):
+    return 100 * statistics.mean(r["train_acc"] for r in group)
 
 
 NETWORKS = {  # test accuracies in percent

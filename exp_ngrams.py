@@ -520,7 +520,7 @@ def print_best(found, usual, cut=()):
         for r in first:
             words = f"{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. The reports of "
             print(textwrap.fill(f'{words}networks have it as "no network".', 80) + "\n")
-        print("How many points ahead of what is published? The best by validation, and n=6:\n")
+        print("How many points ahead of what is published? Also the best by validation:\n")
         tables.show(["", "test", "LRA's", "K=5", "K=7", "Gu's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")

@@ -625,8 +625,10 @@ def paper_gap(pair, paper, tasks, task):
 
 
 def gap_in_words(points):
-    """ "+12.65": a gap of a paper's table; "≈ 0" where it says that in words; "" for none."""
-    return "" if points is None else f"{points:+.2f}" if points else "≈ 0"
+    """ "+12.65": a gap of a paper's table; "≈ 0" or "> 0" where it says that in words; "" for none."""
+    if points is None or points == math.inf:
+        return "" if points is None else "> 0"
+    return f"{points:+.2f}" if points else "≈ 0"
 
 
 def print_leads(gaps, titles, heading=""):

@@ -410,7 +410,9 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     (ours / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (first, network)))
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
-    assert "\n| 16   | 63.0≈ / 64.0  | 62.9≈ / 70.0    |" in capsys.readouterr().out
+    plain = capsys.readouterr().out
+    assert "\n| 16   | 63.0≈         | 62.9≈           |" in plain
+    assert "\n| window of 16, root sums guessed " in plain and "| 62.88 / 70.00 ± " in plain
     exp_listops.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
@@ -422,10 +424,12 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "", "", "43.0 / 44.0"] in table
     assert ["8", "90.0≈ / 95.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    assert "(errors on test at most 1.1)" in one_line and "(errors on test at most 0.5)" in one_line
-    measure = "on test. By its accuracy in training a rule is level (≈, at most"
-    assert f"The best network (MEGA) has 63.14 {measure} 2.18 points away) or ahead (>)." in one_line
-    assert f"The best network (Transformer) has 89.50 {measure} 1.94 points away)" in one_line
+    assert "Beside the best network (MEGA, 63.14 on test), level within 2.18 points: -" in one_line
+    beside = "- window, known: level from W = 16 on, ahead from W = 32 on"
+    beside += " - window, guessed: level from W = 16 on"
+    assert f"{beside} | W, P" in one_line  # a prefix of 64 is behind
+    assert "(Transformer, 89.50 on test), level within 1.94 points: -" in one_line
+    assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}

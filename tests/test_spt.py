@@ -568,15 +568,15 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["how far ahead, in points", "here [95 %]", "ahead?"],
+            ["how far ahead, in points", "here [95 %]", "ahead?", "paper"],
             [
-                ["sinusoidal with SPT over scratch:", "", ""],
-                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "behind"],  # .389 * 12.7 = 4.9
-                ["S4 with SPT over scratch:", "", ""],
-                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "yes"],  # .400 * 12.7 = 5.1
-                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "yes"],  # .392 * 12.7 = 5.0
-                ["Text, masked,", "", ""],
-                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "yes"],
+                ["sinusoidal with SPT over scratch:", "", "", ""],
+                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "behind", "> 0"],  # .389 * 12.7 = 4.9
+                ["S4 with SPT over scratch:", "", "", ""],
+                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "yes", "> 0"],  # .400 * 12.7 = 5.1
+                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "yes", "> 0"],  # .392 * 12.7 = 5.0
+                ["Text, masked,", "", "", ""],
+                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "yes", "> 0"],
             ],
         ),
         (
@@ -588,10 +588,10 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "ahead?"],
+            ["how far ahead, in points", "here [95 %]", "ahead?", "paper"],
             [
-                ["S4's start over a random one:", "", ""],
-                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "yes"],
+                ["S4's start over a random one:", "", "", ""],
+                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "yes", "≈ 0"],
             ],
         ),
         (
