@@ -179,9 +179,8 @@ MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "≈ 0": "what the paper says in words: there is no difference",
-    "°": f"at the bag: at most {GAP:g} points above a model that sees which symbols occur, not where (K = "
-    "1); behind a gap: one of its models is",
-    "bag of symbols": "the model sees which symbols occur, not where",
+    "bag of symbols, °": "a bag of symbols (K = 1) sees which symbols occur, not where. °: at most "
+    f"{GAP:g} points above it; behind a gap: one of its models is",
     "ahead?": "by the 95 % interval of the gap; open: it holds 0",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
@@ -805,7 +804,7 @@ def in_training(found):
         if r["tier"] == "mini" and not r["changes"] and "train_acc" in r and not records.is_bag(r)
     ]
     ends = least_to_most(shares, "{:.0f}".format) if shares else ""
-    return f" Accuracy in training at the end: {ends} %." if ends else ""
+    return f" At their end the models have {ends} % in training." if ends else ""
 
 
 def unchanged(record):
