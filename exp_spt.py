@@ -829,8 +829,8 @@ def report(args):
 
 
 def print_runs(whose, tier, found, searched, folded):
-    """What some records of one tier say: how far rows are ahead of others; the accuracies and recipes of each
-    task; if asked for or if there is nothing else, other rates. folded: without the variants of rows."""
+    """What some records of one tier say: the accuracies and recipes of each task; if asked for or if there is
+    nothing else, other rates; how far rows are ahead of others. folded: without the variants of rows."""
     by_task = records.grouped(found, lambda r: r["task"])
     cells = {task: cells_of(of_task) for task, of_task in by_task.items()}
     plain = {task: by_own_rates(cells[task]) for task in cells}
@@ -843,12 +843,14 @@ def print_runs(whose, tier, found, searched, folded):
             print_beside(cells[task], task)
         else:
             print_table(title, shown[task], plain[task], accuracy)
+            print_both(title, shown[task])
         if tier != "paper" and not folded:
             print_table(f"{title}, restored", shown[task], plain[task], restored)
         print_recipe(plain[task], shown[task], of_task, searched)
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
             print_table(f"{title}, other rates", others, others, accuracy)
+            print_both(f"{title}, other rates", others)
     for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
         tables.print_leads(gaps, data.TITLES, question)
     if shown != plain:
@@ -886,25 +888,23 @@ def gaps_of(by_task, short=False):
     gaps = {question: {} for question in (HELPS, AHEAD, START)}
     for model, (task, cells), column in product(NAMES, by_task.items(), COLUMNS):
         for arm in (arm for arm in cells if arm.model == model and column in cells[arm]):
-            group, changed = cells[arm][column], is_variant(arm, cells[arm])
-            if short and column not in WAYS:
+            if short and (column not in WAYS or is_variant(arm, cells[arm])):
                 continue
-            words = [*arm.details(), *other_changes(group[0]), budget(group[0])]
             for question, name, other in rivals_of(cells, arm, column):
-                if short and (changed or (question == HELPS and arm.rest.init == "random")):
-                    continue
-                rows = [
-                    Cell(r["model"], r["cell"]["objective"], arm.rest.init).row()
-                    for r in (group[0], other[0])
-                ]
-                paper = None if changed else tables.paper_gap(rows, PAPER, TASKS, task)
-                if paper is None and column in WAYS:
-                    paper = SAID.get(question)
-                gap = tables.Gap(
-                    task, ", ".join(words), total(group[0]), (group, other), paper, KINDS[column]
-                )
-                gaps[question].setdefault(name, []).append(gap)
+                if not (short and question == HELPS and arm.rest.init == "random"):
+                    gap = gap_of(question, task, arm, column, cells[arm][column], other)
+                    gaps[question].setdefault(name, []).append(gap)
     return gaps
+
+
+def gap_of(question, task, arm, column, group, other):
+    """A tables.Gap: some records of a cell over others, beside what the paper has of it."""
+    rows = [Cell(r["model"], r["cell"]["objective"], arm.rest.init).row() for r in (group[0], other[0])]
+    paper = None if is_variant(arm, {column: group}) else tables.paper_gap(rows, PAPER, TASKS, task)
+    if paper is None and column in WAYS:
+        paper = SAID.get(question)
+    words = ", ".join([*arm.details(), *other_changes(group[0]), budget(group[0])])
+    return tables.Gap(task, words, total(group[0]), (group, other), paper, KINDS[column])
 
 
 def rivals_of(cells, arm, column):
@@ -943,24 +943,30 @@ def first_of(columns):
 
 def print_table(title, shown, cells, number):
     """A table of one task: a row an arm, a column an objective, `number` of its records. shown: the rows of
-    `cells` to print; from scratch may be another of those. Both losses at once are a sentence below."""
+    `cells` to print; from scratch may be another of those."""
     beside = {scratch_arm(cells, arm) for arm, columns in shown.items() if columns.keys() & {*WAYS}}
-    lines, both = [], []
+    lines = []
     for arm, columns in shown.items():
-        label = ", ".join([arm.label(), *other_changes(first_of(columns))])
-        if "multitask" in columns:
-            first = columns["multitask"][0]
-            both.append(f"{label}, {budget(first)} epochs: {number(columns['multitask'])}")
         if columns.keys() & {*WAYS} or ("none" in columns and arm not in beside):  # else in another's row
             first = next(columns[column][0] for column in (*WAYS, "none") if column in columns)
             group = columns.get("none") or scratch_of(cells, arm)
             numbers = [number(group), *(number(columns.get(way)) for way in WAYS)]
+            label = ", ".join([arm.label(), *other_changes(first)])
             lines += tables.folded([label, budget(first), *numbers], width=16) if any(numbers) else []
     if lines:
         tables.print_table([title, "epochs", "scratch", *(f"{way} SPT" for way in WAYS)], lines)
-    if both and number is accuracy:
-        words = f"{title}, both losses at once: {'; '.join(both)}."
-        print(textwrap.fill(words, 80, break_on_hyphens=False) + "\n")
+
+
+def print_both(title, shown):
+    """A sentence on the rows of one task that were trained with both losses at once."""
+    groups = {arm: columns["multitask"] for arm, columns in shown.items() if "multitask" in columns}
+    words = (
+        f"{', '.join([arm.label(), *other_changes(group[0])])}, {budget(group[0])} epochs: {accuracy(group)}"
+        for arm, group in groups.items()
+    )
+    if groups:
+        text = f"{title}, both losses at once: {'; '.join(words)}."
+        print(textwrap.fill(text, 80, break_on_hyphens=False) + "\n")
 
 
 def print_recipe(plain, shown, found, searched):
