@@ -107,8 +107,8 @@ def count(pairs, width):
         "gap as in the paper?"
     )
     kinds = [
-        f"as there: the same sign; of a gap up to {GAP:g} points, no difference",
-        f"otherwise: the opposite sign, or less than {GAP:g} points; of a gap up to {GAP:g}, a larger one",
+        f"as there: the same sign (of a gap up to {GAP:g} points: no difference)",
+        f"otherwise: the opposite sign, or none (of a gap up to {GAP:g} points: a difference)",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (

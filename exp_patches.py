@@ -365,10 +365,7 @@ def print_task(group):
     header = ["patch, centres, pool", "span", "test ± s.e.", "validation", "CPU time"]
     tables.show(header, rows)
     if short := [r["row"] for r in group if not r["converged"]]:
-        print(
-            textwrap.fill(f"Not converged (the loss has a slope above {ENOUGH:g}): {'; '.join(short)}.", 80)
-            + "\n"
-        )
+        print(textwrap.fill(f"Not converged: {'; '.join(short)}.", 80) + "\n")
 
 
 def best_of(group):

@@ -777,7 +777,7 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-NUMBERS = "mean ± standard error of 3 seeds, or of (their number); accuracies on test in %, gaps in points"
+NUMBERS = "standard error over 3 seeds, or (another number); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
@@ -854,7 +854,7 @@ def print_runs(whose, tier, found, searched, folded):
     for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
         tables.print_leads(gaps, data.TITLES, question)
     if shown != plain:
-        print("Further rows, of other rates, losses, orders, fewer images: --all-tiers\n")
+        print("Further rows, of DLR, other rates, losses, orders, fewer images: --all-tiers\n")
 
 
 # -- who is ahead
@@ -921,9 +921,10 @@ def rivals_of(cells, arm, column):
 
 
 def is_variant(arm, columns):
-    """Whether a row has more than a model, its start, the rate of its states, an objective and its epochs."""
-    changes = first_of(columns)["changes"].keys() - {"epochs", "ssm_lr"}
-    return len(arm.details()) > (arm.rest.init == "random") or bool(changes)
+    """Whether a row has more than a model of the paper's tables 1 and 2, its start, an objective and its
+    epochs."""
+    more = len(arm.details()) > (arm.rest.init == "random") or bool(other_changes(first_of(columns)))
+    return more or arm.model == "dlr"
 
 
 def without_variants(cells):

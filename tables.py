@@ -264,7 +264,7 @@ def report(
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task], args.all_tiers)
-                print_recipe(titles[task], recipe_rows(found), found, more=in_training(found))
+                print_recipe(titles[task], recipe_rows(found), found)
                 print_rates(task, titles[task], yours, ours if args.all_tiers else ())
             if tier != "mini":
                 print_leads(gaps, titles)
@@ -550,6 +550,12 @@ class Gap(NamedTuple):
         return "yes" if low > 0 else "behind" if high < 0 else "open"
 
     @property
+    def length(self):
+        """ "4 epochs" of the mini tier's tables, where `words` do not say it."""
+        said = self.kind or self.groups[0][0]["changes"].keys() & {"epochs", "steps"}
+        return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
+
+    @property
     def tier(self):
         return self.groups[0][0]["tier"]
 
@@ -637,7 +643,7 @@ def print_leads(gaps, titles, heading=""):
         rows = []
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-            label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.words]))
+            label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.length, gap.words]))
             rows += folded([label, gap.in_numbers, gap.ahead, gap_in_words(gap.paper)])
         lines += under(name, rows, width=30)
     if lines:
@@ -793,18 +799,6 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
             line = f"- {named(labels)}: {differs}"
             print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
     print()
-
-
-def in_training(found):
-    """A sentence: how accurate were mini models, but the bag, in training at their end, by the table's
-    recipe?"""
-    shares = [
-        100 * r["train_acc"]
-        for r in found
-        if r["tier"] == "mini" and not r["changes"] and "train_acc" in r and not records.is_bag(r)
-    ]
-    ends = least_to_most(shares, "{:.0f}".format) if shares else ""
-    return f" At their end the models have {ends} % in training." if ends else ""
 
 
 def unchanged(record):

@@ -578,9 +578,6 @@ def test_mini_runs_of_another_script_need_one_of_this_on_their_task(reported):
     for lines, shown in ((own + longer + guests, {"Text"}), (guests, set())):
         tables, out = reported(lines, [], "--mini", also=also)
         assert {*tables.get(SMALL, {})} & {*TITLES.values()} == shown
-        assert ("At their end the models have 71 to 80 % in training." in " ".join(out.split())) == bool(
-            shown
-        )
 
 
 LEFT_OUT = "Further rows, of few seeds or examples, or not in the paper: --all-tiers\n"
@@ -696,7 +693,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
     wanted = {
-        "": ["+10.0 [9.1, 10.9]", "yes"],
+        ", 4 epochs": ["+10.0 [9.1, 10.9]", "yes"],
         ", 2 epochs": ["-10.0 [-10.9, -9.1]", "behind"],
         ", 9 epochs": ["+0.0 [-0.9, 0.9]", "open"],
         ", 99 epochs": ["+40.0 ± 0.4 (2)", ""],
@@ -720,8 +717,8 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
     first = [r for r in ours if r["changes"] in ({}, {"epochs": 99})]
     leads["narrow"] = ("K=5", "K=31")
     found = reported([], first, leads=leads)[0][FULL]
-    assert found[f"{longest}; wide"] == {"Text": ["+10.0 [9.0, 11.0]", "yes", "+0.37"]}
-    assert found[f"{longest}; narrow"] == {"Text": ["-10.0 [-11.0, -9.0]", "behind", "-0.37"]}
+    assert found[f"{longest}; wide"] == {"Text, 4 epochs": ["+10.0 [9.0, 11.0]", "yes", "+0.37"]}
+    assert found[f"{longest}; narrow"] == {"Text, 4 epochs": ["-10.0 [-11.0, -9.0]", "behind", "-0.37"]}
     # As mini Pathfinder, which is not the paper's task:
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
     found = reported([], ours, leads=leads)[0][FULL]

@@ -41,7 +41,7 @@ DIGESTS = """
 locality.TABLE1 51889fbc  locality.TABLE7 009fcf21  positional.TABLE4 10291eff
 multitask.TABLE2 99b193b5  multitask.TABLE5 8af2e419  multitask.TABLE_MEGA 98889388
 multitask.TABLE_EMA 651b461c
-ngrams.TRANSFORMERS ecb9515f  ngrams.LATER 215b767b
+ngrams.TRANSFORMERS ecb9515f  ngrams.LATER 73d3ece7
 kernels.TABLE3 31187f2b  kernels.TABLE6 d338b4b6  kernels.TABLE_S4 7b685e3b  kernels.TABLE_S4D 49512dc7
 kernels.TABLE_S5 b84e7a52  kernels.TABLE_LRU cd488268  kernels.TABLE_DLR 3134adf4
 kernels.TABLE_SGCONV f49d67e7  kernels.TABLE_FREE 0eac506e  kernels.TABLE_DECAY 3ba83854
