@@ -427,27 +427,22 @@ def print_task(task, title, tasks, tier, yours, ours, paper, rule, searched):
         notes.append(f"Test accuracies at the best validation; after the last epoch: {'; '.join(words)}.")
         notes.append("± of one seed is the error of the test set alone; other seeds may stray by more.")
     if lines or changed:
-        print_table(
-            [title, "yours", "this repository", "cost", "paper" if full else "paper, full", "difference"],
-            lines or changed,
-            notes + more,
-        )
+        header = [title, "yours", "this repository", "cost", "paper" if full else "paper, full", "difference"]
+        print_table(header, lines or changed, notes + more)
 
 
 def changed_lines(task, tier, yours, ours, paper, at, searched):
     """Lines of the rows of a task that were not trained by the table's recipe, under what was changed, and
     footnotes. searched: with this repository's mini rows of few seeds; yours are there."""
-    here = [
-        [r for r in found if r["task"] == task and r["changes"] and not is_rate(r)] for found in (yours, ours)
-    ]
+    of_task = ((r for r in found if r["task"] == task) for found in (yours, ours))
+    here = [[r for r in found if r["changes"] and not is_rate(r)] for found in of_task]
     if tier == "mini" and not searched:
         here[1] = [r for group in changed_of(here[1]).values() if not is_aside(group) for r in group]
     changes = {records.in_words(r["changes"]): r["changes"] for found in here for r in found}
     lines, notes = [], []
     for words in sorted(changes, key=naturally):
-        rows, more = lines_of(
-            *([r for r in found if r["changes"] == changes[words]] for found in here), paper, at
-        )
+        same = ([r for r in found if r["changes"] == changes[words]] for found in here)
+        rows, more = lines_of(*same, paper, at)
         lines += under(words, [[*row[:-2], "", ""] for row in rows] if tier == "mini" else rows)
         notes += more
     return lines, notes
@@ -570,14 +565,9 @@ class Gap(NamedTuple):
         return self.seeds < records.SEEDS
 
     @property
-    def changed(self):
-        """What else than the epochs was changed in the recipe."""
-        return self.groups[0][0]["changes"].keys() - {"epochs"}
-
-    @property
     def fewer(self):
         """Whether both were trained on fewer examples than the table's."""
-        return "limit" in self.changed
+        return "limit" in self.groups[0][0]["changes"]
 
     @property
     def interval(self):
@@ -889,9 +879,8 @@ def print_list(heading, lines):
 
 
 def bullets(lines, width):
-    """Lines as text, each with a dash; none ends at a space that does not break."""
-    text = "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
-    return text.replace("\xa0", " ")
+    """Lines as text, each with a dash."""
+    return "\n".join(textwrap.fill(f"- {line}", width, subsequent_indent="  ") for line in lines)
 
 
 # ------------------------------------------------------------------------------------------ figures
