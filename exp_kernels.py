@@ -430,7 +430,8 @@ MEANINGS = {
     "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
-    "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3",
+    "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3; underfits on "
+    "Image",
 }
 LEADS = {
     "gMLP over S4": ("gMLP", "S4"),

@@ -371,6 +371,8 @@ def report(args):
                 rows.append([words, *numbers, f"≈ {paper}" if paper else ""])
         there = "paper, train" if tier == "paper" else "paper, full, train"
         tables.print_table(["rule", "yours", "train / test", there], rows)
+        if tier == "paper":
+            print(f"On test {tables.listed([f'{name} has {x:.2f}' for name, x in NETWORKS.items()])}.\n")
         if groups := range_groups(*both, tier):
             print_ranges(groups, tier, args.all_tiers)
             ranges[tier] = groups

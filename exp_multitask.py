@@ -208,7 +208,7 @@ def print_series(found):
         seen = STEPS * max(*both, key=len)[0]["hp"]["train"]["batch_size"] // n
         adds = tables.lead(*both) if all(both) else ""
         if adds:
-            ends[n] = f"{adds.partition(' ')[0]} points with {n:,}"
+            ends[n] = f"{adds} points with {n:,}"
         lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds])
     print("#### Does shuffling help because examples repeat?\n")
     words = f"ListOps, {STEPS:,} steps each."

@@ -852,7 +852,7 @@ def print_runs(whose, tier, found, searched, folded):
             print_table(f"{title}, other rates", others, others, accuracy)
             print_both(f"{title}, other rates", others)
     for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
-        tables.print_leads(gaps, data.TITLES, question)
+        tables.print_leads(gaps, data.TITLES, question, short=tier == "mini")
     if shown != plain:
         print("Further rows, of DLR, other rates, losses, orders, fewer images: --all-tiers\n")
 

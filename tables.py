@@ -179,8 +179,9 @@ MEANINGS = {  # of words in any report
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "≈ 0": "what the paper says in words: there is no difference",
-    "bag of symbols, °": "a bag of symbols (K = 1) sees which symbols occur, not where. °: at most "
-    f"{GAP:g} points above it; behind a gap: one of its models is",
+    "bag of symbols": "the model sees which symbols occur, not where",
+    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; behind a gap: one of "
+    "its models is",
     "ahead?": "by the 95 % interval of the gap; open: it holds 0",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
@@ -259,7 +260,7 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_leads(gaps, titles)
+                print_leads(gaps, titles, short=True)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -544,6 +545,11 @@ class Gap(NamedTuple):
         low, high = (round(end, 1) for end in self.interval)
         return "yes" if low > 0 else "behind" if high < 0 else "open"
 
+    def turns(self, other):
+        """Whether a shorter training of the same kind, of enough seeds, has another side."""
+        alike = (self.task, self.kind) == (other.task, other.kind) and not other.fewer
+        return alike and other.epochs < self.epochs and other.ahead not in ("", self.ahead)
+
     @property
     def length(self):
         """ "4 epochs" of the mini tier's tables, where `words` do not say it."""
@@ -626,8 +632,9 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_leads(gaps, titles, heading=""):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
+def print_leads(gaps, titles, heading="", short=False):
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval.
+    short: with in_short above it."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
@@ -638,6 +645,7 @@ def print_leads(gaps, titles, heading=""):
         lines += under(name, rows, width=30)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
+        print_list("In short, by the longest trainings:", in_short(gaps, titles) if short else ())
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "ahead?", "paper"], lines)
 
@@ -666,6 +674,22 @@ def longest_of(gaps):
         places = records.grouped((gap for gap in of_lead if not gap.fewer), lambda gap: (gap.task, gap.kind))
         found[name] = [max(of, key=lambda gap: (not gap.few, gap.epochs)) for of in places.values()]
     return found
+
+
+def in_short(gaps, titles):
+    """A line a lead, of the longest trainings: "gMLP over S5: behind on Image (ahead after 4 epochs)". gaps:
+    {name: [Gap]}."""
+    sides = {"yes": "ahead", "open": "open", "behind": "behind"}
+    for name, found in longest_of(gaps).items():
+        places = {side: [] for side in sides}
+        for gap in (gap for gap in found if gap.ahead):
+            other = next((g for g in gaps[name] if gap.turns(g)), None)
+            before = f"{sides[other.ahead]} after {other.epochs} epochs" if other else ""
+            aside = "; ".join(filter(None, [gap.kind, before]))
+            places[gap.ahead].append(titles[gap.task] + f" ({aside})" * bool(aside))
+        words = "; ".join(f"{sides[side]} on {listed(of)}" for side, of in places.items() if of)
+        if words:
+            yield f"{name}: {words}"
 
 
 def best_rows(found):
