@@ -418,8 +418,7 @@ def plot(panels, heading, row, path):
 
 MEANINGS = {
     "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind',
-    "S4 (Gu et al.)": "a state space with a structured matrix. A row with names in brackets is one that A "
-    "cites; S4 and S5 without are A's runs",
+    "S4": "a state space with a structured matrix",
     MAMBA2: "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",
     "decay-fixed": "linear attention that forgets by one learned number a head",
@@ -449,7 +448,7 @@ def report(args):
     tables.report(
         args, __file__, "Paper A, Table 3: long kernels, free or not", COLUMNS, data.TITLES, paper,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
-        first="--task image --model gmlp",
+        first="--task image --model gmlp", labels={"S4": "A's S4", "S5": "A's S5"},
     )  # fmt: skip
 
 

@@ -56,6 +56,7 @@ RANGES = (  # that other pages name, by their accuracy on test
     {"rule": "window", "W": 16, "sm": "known"},
     {"rule": "window", "W": 16, "sm": "guessed"},
     {"rule": "prefix", "P": 512, "sm": "known"},
+    {"rule": "prefix", "P": 1024, "sm": "known"},
 )
 
 

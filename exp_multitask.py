@@ -241,10 +241,11 @@ MEANINGS = {
     "Transformer": "with rotary positions (exp_spt.py's has sinusoidal ones); without techniques its paper's "
     "numbers are our reading of A's scrambled Table 4",
     "A's augmentation": "of Image; the mini tier's recipe has flips",
-    "MEGA": "the block of Ma et al.; A prints it without techniques (elsewhere: MEGA (Ma et al.))",
+    "MEGA": "the block of Ma et al.; A prints it without techniques",
     "paper A's MEGA": "the block of A's code, an attention behind a moving average; A prints it with "
     "techniques",
 }
+LABELS = {"MEGA, no techniques": "MEGA (Ma et al.)", "Transformer (Amos, SPT)": "B's Transformer, SPT"}
 LEADS = {"Transformer, techniques over none": ("Transformer", "Transformer, no techniques")}
 LEADS |= {
     f"{model}, techniques over none": (model, f"{model}, no techniques")
@@ -267,7 +268,7 @@ def report(args):
         args, __file__, "Paper A, Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         also={"positional": of_table_4}, apart=of_series, first="--task text --model transformer",
-        more=lambda: print_series(found),
+        more=lambda: print_series(found), labels=LABELS,
     )  # fmt: skip
     if found:
         plot_series(found, args.out / "techniques-are-data-mini.png")

@@ -261,8 +261,6 @@ MEANINGS = {
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
-    "16 apart": "former neighbours stand 16 positions apart. --stride S sends them L / S apart, of L "
-    "positions: with 3 it reads ABCDEF as ADBECF",
     "keeps": "points over the bag in the same order, of those in the own order",
     "anywhere": "one random order for all examples",
     "rates": "were searched for no order: all have the task's own",
@@ -399,7 +397,8 @@ def print_dial(name, tier, yours, ours, everything):
         if not cells:
             continue
         print(f"{whose}{without_techniques(cells)}.")
-        print(f"Columns: how far apart former neighbours stand, {L} / S at --stride S.")
+        print(f"Columns: how far apart former neighbours stand. --stride S sends them {L} / S")
+        print("apart: with S = 3 a model reads ABCDEF as ADBECF.")
         near = [s for s in words if isinstance(s, int) and 1 < s < L // s]
         print("".join(f"At {words[s]}, what was {s} apart stands side by side.\n" for s in near), end="")
         across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]

@@ -836,6 +836,8 @@ def print_runs(whose, tier, found, searched, folded):
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
+    if tier == "mini":
+        tables.print_in_short(merged(gaps_of(plain, short=True)), data.TITLES)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -852,9 +854,9 @@ def print_runs(whose, tier, found, searched, folded):
             print_table(f"{title}, other rates", others, others, accuracy)
             print_both(f"{title}, other rates", others)
     for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
-        tables.print_leads(gaps, data.TITLES, question, short=tier == "mini")
+        tables.print_leads(gaps, data.TITLES, question)
     if shown != plain:
-        print("Further rows, of DLR, other rates, losses, orders, fewer images: --all-tiers\n")
+        print("Further rows, of other models, rates, losses, orders, fewer images: --all-tiers\n")
 
 
 # -- who is ahead
@@ -895,6 +897,11 @@ def gaps_of(by_task, short=False):
                     gap = gap_of(question, task, arm, column, cells[arm][column], other)
                     gaps[question].setdefault(name, []).append(gap)
     return gaps
+
+
+def merged(gaps):
+    """{name: [Gap]} of gaps_of, whatever the question."""
+    return {name: found for of_question in gaps.values() for name, found in of_question.items()}
 
 
 def gap_of(question, task, arm, column, group, other):

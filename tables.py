@@ -213,6 +213,7 @@ def explain(text, meanings, numbers=NUMBERS):
 def report(
     args, script, title, tasks, titles, paper,
     *, also=None, short=None, floors=None, leads=None, apart=None, meanings=None, first="", more=None,
+    labels=None,
 ):  # fmt: skip
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -226,6 +227,7 @@ def report(
     meanings        {words: what they mean}; printed below the tables that they stand in
     first           the flags of a cell to begin with at full size
     more            what prints further tables of the script, before the words are explained
+    labels          {row: another name for it in the table of the paper's numbers}
     """
     if args.smoke:
         return
@@ -260,7 +262,8 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_leads(gaps, titles, short=True)
+                print_in_short(gaps, titles)
+                print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -271,7 +274,10 @@ def report(
                 print_leads(gaps, titles)
             if full:
                 rest = [task for task in shown if task not in ran]
-                print_papers([task for task in rest if task in tasks], tasks, short or titles, paper, rules)
+                known_as = {(labels or {}).get(row, row): numbers for row, numbers in paper.items()}
+                print_papers(
+                    [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
+                )
                 print_averages(tasks, yours, ours, paper, bare=False)
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
                 print_leads(longest_of(small), titles, LONGEST)
@@ -632,9 +638,8 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_leads(gaps, titles, heading="", short=False):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval.
-    short: with in_short above it."""
+def print_leads(gaps, titles, heading=""):
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
@@ -645,7 +650,6 @@ def print_leads(gaps, titles, heading="", short=False):
         lines += under(name, rows, width=30)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
-        print_list("In short, by the longest trainings:", in_short(gaps, titles) if short else ())
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "ahead?", "paper"], lines)
 
@@ -676,10 +680,10 @@ def longest_of(gaps):
     return found
 
 
-def in_short(gaps, titles):
-    """A line a lead, of the longest trainings: "gMLP over S5: behind on Image (ahead after 4 epochs)". gaps:
-    {name: [Gap]}."""
-    sides = {"yes": "ahead", "open": "open", "behind": "behind"}
+def print_in_short(gaps, titles):
+    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: behind on Image (ahead after 4
+    epochs)"."""
+    sides, lines = {"yes": "ahead", "open": "open", "behind": "behind"}, []
     for name, found in longest_of(gaps).items():
         places = {side: [] for side in sides}
         for gap in (gap for gap in found if gap.ahead):
@@ -688,8 +692,8 @@ def in_short(gaps, titles):
             aside = "; ".join(filter(None, [gap.kind, before]))
             places[gap.ahead].append(titles[gap.task] + f" ({aside})" * bool(aside))
         words = "; ".join(f"{sides[side]} on {listed(of)}" for side, of in places.items() if of)
-        if words:
-            yield f"{name}: {words}"
+        lines += [f"{name}: {words}"] * bool(words)
+    print_list("In short, by the longest trainings:", lines)
 
 
 def best_rows(found):
