@@ -552,9 +552,14 @@ class Gap(NamedTuple):
         return "yes" if low > 0 else "behind" if high < 0 else "open"
 
     def turns(self, other):
-        """Whether a shorter training of the same kind, of enough seeds, has another side."""
-        alike = (self.task, self.kind) == (other.task, other.kind) and not other.fewer
-        return alike and other.epochs < self.epochs and other.ahead not in ("", self.ahead)
+        """Whether a training that is but for its epochs alike, and shorter, has another side."""
+
+        def recipe(gap):
+            changes = gap.groups[0][0]["changes"]
+            return gap.task, gap.kind, {row: changes[row] for row in changes if row != "epochs"}
+
+        shorter = recipe(self) == recipe(other) and other.epochs < self.epochs
+        return shorter and other.ahead not in ("", self.ahead)
 
     @property
     def length(self):

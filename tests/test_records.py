@@ -692,6 +692,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         "nowhere": ("K=31", "K=5", ("a", "b")),
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
+    assert "- wide: open on Text (ahead after 4 epochs)\n" in out  # 99 have two seeds, 20 fewer examples
     wanted = {
         ", 4 epochs": ["+10.0 [9.1, 10.9]", "yes"],
         ", 2 epochs": ["-10.0 [-10.9, -9.1]", "behind"],
@@ -710,6 +711,11 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         assert found[f"{longest}; {words}"] == {"Text, 9 epochs": ["+0.0 [-0.9, 0.9]", "open", paper]}
     assert f"{longest}; nowhere" not in found
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
+    assert "In short" not in reported([], few, "--mini", leads=leads)[1]
+    usual = [r for r in ours if not r["changes"]]
+    longer = dict(changes={"epochs": 6}, hp={"model": {}, "train": {"epochs": 6}})  # with the same gap
+    longer = [r | longer | {"run": f"{r['run']} longer"} for r in usual]
+    assert "- wide: ahead on Text\n" in reported([], usual + longer, "--mini", leads=leads)[1]
     found = reported([], few, leads=leads)[0][FULL]
     assert found[f"{longest}; wide"] == {"Text, 99 epochs": ["+40.0 ± 0.4 (2)", "+0.37"]}
     # The other training is the longest: ahead by 10, or with the rows exchanged behind. With fewer runs t is
