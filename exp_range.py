@@ -397,8 +397,8 @@ def print_dial(name, tier, yours, ours, everything):
         if not cells:
             continue
         print(f"{whose}{without_techniques(cells)}.")
-        print(f"Columns: how far apart former neighbours stand. --stride S sends them {L} / S")
-        print("apart: with S = 3 a model reads ABCDEF as ADBECF.")
+        print("Columns: how far apart former neighbours stand. --stride S sends them L / S")
+        print(f"apart, here of L = {L}: with S = 3 a model reads ABCDEF as ADBECF.")
         near = [s for s in words if isinstance(s, int) and 1 < s < L // s]
         print("".join(f"At {words[s]}, what was {s} apart stands side by side.\n" for s in near), end="")
         across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
