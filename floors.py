@@ -143,7 +143,7 @@ def plot(found, path):
         axis.plot(accuracy, ours, marker, label=label, **look)
         place, words = number | {"color": tables.ORANGE}, f"{accuracy:.1f}"
         for _, other in others:  # of ListOps: one guesses sums
-            words = f"{words}, sums known"
+            words = f"{words}, sums computed"
             other = 100 * other["test_acc"]
             axis.plot(
                 other, ours, marker, label="the same rule, sums guessed", markerfacecolor="white", **look
@@ -151,7 +151,8 @@ def plot(found, path):
             small = place | {"fontsize": 8}  # left of it is the band
             axis.annotate(f"{other:.1f}, sums guessed", (other, ours), (-8, 0), ha="right", **small)
         axis.annotate(words, (accuracy, ours), (8, 0), ha="left", **place)
-        names.append("\n".join(textwrap.fill(part, 26) for part in (data.title_of(record), rule_words)))
+        copy = " (a JPEG copy)" if record["data"].get("official") is False else ""
+        names.append("\n".join(textwrap.fill(part, 26) for part in (data.TITLES[task] + copy, rule_words)))
     axis.set_yticks(range(len(tasks)), names, fontsize=9)
     axis.set(xlim=(0, 105), ylim=(len(tasks) - 0.5, -0.5), xlabel="test accuracy (%)")
     for y in range(1, len(tasks)):
