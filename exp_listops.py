@@ -251,16 +251,12 @@ def cells_of(args, longest):
             yield {"rule": rule, letter: size, "sm": sm}
 
 
-def label_of(cell):
-    """The name of a cell's row, e.g. "top-1" or "window of 16, SM guessed"."""
+def label_of(cell, root="SM"):
+    """The name of a cell's row, e.g. "top-1" or "window of 16, SM guessed"; root: a word for that SM."""
     if cell["rule"] in RULES:
         return cell["rule"]
-    return "{} of {:,}, SM {}".format(*place_of(cell))
-
-
-def ranged_in_words(cell):
-    """ "window of 16, root sums guessed": one of RANGES for people."""
-    return "{} of {:,}, root sums {}".format(*place_of(cell))
+    rule, size, sm = place_of(cell)
+    return f"{rule} of {size:,}, {root} {sm}"
 
 
 def run_cell(args, task, cell, seed):
@@ -364,7 +360,7 @@ def report(args):
         print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows, rules = [], [rule for rule in RULES if args.all_tiers or rule not in DEEPER]
         for cell in [*({"rule": rule} for rule in rules), *RANGES]:
-            _, words, paper = RULES.get(cell["rule"]) or (None, ranged_in_words(cell), None)
+            _, words, paper = RULES.get(cell["rule"]) or (None, label_of(cell, "root sums"), None)
             wanted = {"exp": exp, "cell": cell, "tier": tier}.items()
             groups = [records.best_recipe([r for r in found if wanted <= r.items()]) for found in both]
             if cell not in RANGES or any(groups):

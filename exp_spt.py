@@ -772,6 +772,10 @@ class Arm(NamedTuple):
             words.append("neighbours " * full + order)
         return [*filter(None, words)]
 
+    def with_changes(self, record):
+        """ "DLR, ssm_lr 0.001": the row and what else than the epochs a record of it changed."""
+        return ", ".join([self.label(), *other_changes(record)])
+
     def with_column(self, column):
         """ "S4, random, masked": the row and its objective."""
         return f"{self.label()}, {COLUMNS[column]}"
@@ -836,8 +840,10 @@ def print_runs(whose, tier, found, searched, folded):
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
+    short = gaps_of(plain, short=True)
     if tier == "mini":
-        tables.print_in_short(merged(gaps_of(plain, short=True)), data.TITLES)
+        by_name = {name: gaps for of_question in short.values() for name, gaps in of_question.items()}
+        tables.print_in_short(by_name, data.TITLES)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -853,7 +859,7 @@ def print_runs(whose, tier, found, searched, folded):
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
             print_table(f"{title}, other rates", others, others, accuracy)
             print_both(f"{title}, other rates", others)
-    for question, gaps in gaps_of(cells if searched else plain, short=folded).items():
+    for question, gaps in (short if folded else gaps_of(cells if searched else plain)).items():
         tables.print_leads(gaps, data.TITLES, question)
     if shown != plain:
         print("Further rows, of other models, rates, losses, orders, fewer images: --all-tiers\n")
@@ -881,7 +887,7 @@ LEADS = {
     "S4's start over a random one": Lead(START, "s4", {"init": "random"}),
     "DLR's start over a random one": Lead(START, "dlr", {"init": "random"}),
 }
-KINDS = dict(none="from scratch", masked="masked", causal="causal", multitask="both losses")
+KINDS = COLUMNS | dict(none="from scratch")  # of gaps
 
 
 def gaps_of(by_task, short=False):
@@ -897,11 +903,6 @@ def gaps_of(by_task, short=False):
                     gap = gap_of(question, task, arm, column, cells[arm][column], other)
                     gaps[question].setdefault(name, []).append(gap)
     return gaps
-
-
-def merged(gaps):
-    """{name: [Gap]} of gaps_of, whatever the question."""
-    return {name: found for of_question in gaps.values() for name, found in of_question.items()}
 
 
 def gap_of(question, task, arm, column, group, other):
@@ -959,8 +960,11 @@ def print_table(title, shown, cells, number):
             first = next(columns[column][0] for column in (*WAYS, "none") if column in columns)
             group = columns.get("none") or scratch_of(cells, arm)
             numbers = [number(group), *(number(columns.get(way)) for way in WAYS)]
-            label = ", ".join([arm.label(), *other_changes(first)])
-            lines += tables.folded([label, budget(first), *numbers], width=16) if any(numbers) else []
+            lines += (
+                tables.folded([arm.with_changes(first), budget(first), *numbers], width=16)
+                if any(numbers)
+                else []
+            )
     if lines:
         tables.print_table([title, "epochs", "scratch", *(f"{way} SPT" for way in WAYS)], lines)
 
@@ -969,7 +973,7 @@ def print_both(title, shown):
     """A sentence on the rows of one task that were trained with both losses at once."""
     groups = {arm: columns["multitask"] for arm, columns in shown.items() if "multitask" in columns}
     words = (
-        f"{', '.join([arm.label(), *other_changes(group[0])])}, {budget(group[0])} epochs: {accuracy(group)}"
+        f"{arm.with_changes(group[0])}, {budget(group[0])} epochs: {accuracy(group)}"
         for arm, group in groups.items()
     )
     if groups:
