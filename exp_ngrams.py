@@ -514,13 +514,16 @@ def print_best(found, usual, cut=()):
     tables.print_list("The best by validation:", map(best_in_words, rest))
     if large:
         first = [r for r in usual if r not in large]
-        lines = [[feature_of(r), *leads(r)] for r in first + large]
+        of_tasks = sorted({data.TITLES[r["task"]] for r in first + large})
+        alone = f"{of_tasks[0]} " if not of_tasks[1:] else ""  # a task that no row needs to say
+        lines = [[feature_of(r).removeprefix(alone), *leads(r)] for r in first + large]
         for r in cut:  # beside LRA's alone, which read as much
             lines.append([feature_of(r).removeprefix("Text "), *leads(r)[:2], *[""] * len(LATER)])
         for r in first:
             words = f"{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. The reports of "
             print(textwrap.fill(f'{words}networks have it as "no network".', 80) + "\n")
-        print("Points ahead of published networks, of n=6 and of the best by validation:\n")
+        where = f" on {alone.strip()}" if alone else ""
+        print(f"Points ahead of published networks{where}; n=6, and the best by validation:\n")
         tables.show(["", "test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")

@@ -262,6 +262,8 @@ MEANINGS = {
     "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order",
     "keeps": "points over the bag in the same order, of those in the own order",
+    "apart": "--stride S sends former neighbours L / S apart, where an input has L positions: with S = 3 a "
+    "model reads ABCDEF as ADBECF",
     "anywhere": "one random order for all examples",
     "rates": "were searched for no order: all have the task's own",
 }
@@ -397,10 +399,12 @@ def print_dial(name, tier, yours, ours, everything):
         if not cells:
             continue
         print(f"{whose}{without_techniques(cells)}.")
-        print("Columns: how far apart former neighbours stand. --stride S sends them L / S")
-        print(f"apart, here of L = {L}: with S = 3 a model reads ABCDEF as ADBECF.")
+        print("Columns: how far apart former neighbours stand.")
         near = [s for s in words if isinstance(s, int) and 1 < s < L // s]
-        print("".join(f"At {words[s]}, what was {s} apart stands side by side.\n" for s in near), end="")
+        seen = "where a small kernel sees it"
+        print(
+            "".join(f"At {words[s]}, what was {s} apart stands side by side, {seen}.\n" for s in near), end=""
+        )
         across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
         print("".join(f"{order}: the image is transposed. " for order in across), end="")
         print(f"Errors: {errors_of(cells)}.\n")

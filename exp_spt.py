@@ -880,7 +880,7 @@ HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space still matter after SPT? Paper B: structured parameterizations "
 START += '"become mostly redundant".'
-SAID = {HELPS: math.inf, START: 0.0}  # of gaps without a number: above 0, or none
+SAID = {HELPS: math.inf, AHEAD: 0.0, START: 0.0}  # of gaps without a number: above 0, or none
 LEADS = {
     "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
     "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),

@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import GAP
+from records import DIFFERS, EQUAL, GAP, NO_GAP, OPPOSITE, SAME
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -182,7 +182,9 @@ MEANINGS = {  # of words in any report
     "bag of symbols": "the model sees which symbols occur, not where",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; behind a gap: one of "
     "its models is",
-    "ahead?": "by the 95 % interval of the gap; open: it holds 0",
+    "as there?": "by the 95 % interval: is the gap as in the paper? yes: of the same sign; or level, within "
+    f"±{GAP:g} points, where the paper has at most {GAP:g}; more, less: ahead or behind instead of level; no "
+    "gap: level instead of ahead; open: the interval does not decide, or both models are at the bag",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -518,6 +520,19 @@ def print_averages(tasks, yours, ours, paper, bare=True):
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
+READINGS = {SAME: "yes", EQUAL: "yes", OPPOSITE: "opposite", NO_GAP: "no gap"}  # what else is read is open
+SIDES = {  # {the reading of a Gap: in words}
+    "yes": "as in the paper",
+    "opposite": "the opposite",
+    "no gap": "no gap",
+    "more": "ahead, unlike there,",
+    "less": "behind, unlike there,",
+    "ahead": "ahead",
+    "behind": "behind",
+    "open": "open",
+}
+
+
 class Gap(NamedTuple):
     """How far one row is ahead of another, on one task, both by one recipe."""
 
@@ -544,22 +559,33 @@ class Gap(NamedTuple):
         return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
 
     @property
-    def ahead(self):
-        """ "yes", "behind" or, where the interval as printed holds 0, "open"; of few seeds ""."""
+    def reading(self):
+        """A key of SIDES: what the interval says beside the paper's gap, by records.read_interval; without
+        such a gap, which of both is ahead. Of few seeds ""."""
         if self.few:
             return ""
-        low, high = (round(end, 1) for end in self.interval)
-        return "yes" if low > 0 else "behind" if high < 0 else "open"
+        low, high = self.interval
+        if self.paper is None:
+            return "ahead" if low > 0 else "behind" if high < 0 else "open"
+        read = records.read_interval(self.paper, low, high, all(map(at_bag, self.groups)))
+        if read == DIFFERS:
+            return "more" if low > 0 else "less"
+        return READINGS.get(read, "open")
+
+    @property
+    def as_there(self):
+        """Its reading, where the paper has such a gap."""
+        return "" if self.paper is None else self.reading
 
     def turns(self, other):
-        """Whether a training that is but for its epochs alike, and shorter, has another side."""
+        """Whether a training that is but for its epochs alike, and shorter, is read otherwise."""
 
         def recipe(gap):
             changes = gap.groups[0][0]["changes"]
             return gap.task, gap.kind, {row: changes[row] for row in changes if row != "epochs"}
 
         shorter = recipe(self) == recipe(other) and other.epochs < self.epochs
-        return shorter and other.ahead not in ("", self.ahead)
+        return shorter and other.reading not in ("", self.reading)
 
     @property
     def length(self):
@@ -651,12 +677,12 @@ def print_leads(gaps, titles, heading=""):
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.length, gap.words]))
-            rows += folded([label, gap.in_numbers, gap.ahead, gap_in_words(gap.paper)])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_there])
         lines += under(name, rows, width=30)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "ahead?", "paper"], lines)
+        print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
 def counts(sides):
@@ -686,17 +712,17 @@ def longest_of(gaps):
 
 
 def print_in_short(gaps, titles):
-    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: behind on Image (ahead after 4
-    epochs)"."""
-    sides, lines = {"yes": "ahead", "open": "open", "behind": "behind"}, []
+    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: the opposite on Image (as in the
+    paper after 4 epochs)"."""
+    lines = []
     for name, found in longest_of(gaps).items():
-        places = {side: [] for side in sides}
-        for gap in (gap for gap in found if gap.ahead):
+        places = {reading: [] for reading in SIDES}
+        for gap in (gap for gap in found if gap.reading):
             other = next((g for g in gaps[name] if gap.turns(g)), None)
-            before = f"{sides[other.ahead]} after {other.epochs} epochs" if other else ""
+            before = f"{SIDES[other.reading]} after {other.epochs} epochs" if other else ""
             aside = "; ".join(filter(None, [gap.kind, before]))
-            places[gap.ahead].append(titles[gap.task] + f" ({aside})" * bool(aside))
-        words = "; ".join(f"{sides[side]} on {listed(of)}" for side, of in places.items() if of)
+            places[gap.reading].append(titles[gap.task] + f" ({aside})" * bool(aside))
+        words = "; ".join(f"{SIDES[reading]} on {listed(of)}" for reading, of in places.items() if of)
         lines += [f"{name}: {words}"] * bool(words)
     print_list("In short, by the longest trainings:", lines)
 

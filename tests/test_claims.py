@@ -484,13 +484,20 @@ def test_the_gaps_of_a_report_are_those_of_the_claims(script):
         of_tasks = {}
         for row, cells in found.get(f"how far ahead, in points; {name}", {}).items():
             of_tasks.setdefault(row.split(",")[0], cells)  # the table's own recipe comes first
-        for task, (here, ahead, paper) in of_tasks.items():
+        for task, (here, paper, as_there) in of_tasks.items():
             if pair := judged.get(frozenset([task, *name.split(" over ")])):
                 turned = 1 if pair.row.words.endswith(f": {name}") else -1
                 points, _, low, high = pair.numbers
                 low, high = sorted((turned * low, turned * high))
                 assert here.replace("°", "") == f"{turned * points:+.1f} [{low:.1f}, {high:.1f}]"
                 assert paper == f"{turned * pair.row.expected:+.2f}"
-                assert ahead == ("yes" if low >= 0.05 else "behind" if high <= -0.05 else "open")
+                said = {
+                    "same sign": "yes",
+                    "no difference": "yes",
+                    "opposite sign": "opposite",
+                    "no gap": "no gap",
+                }
+                said |= {"differs": "more" if low > 0 else "less"}
+                assert as_there == said.get(pair.reading, "open")
                 checked += 1
     assert checked >= 3

@@ -568,30 +568,30 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["how far ahead, in points", "here [95 %]", "ahead?", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
             [
                 ["sinusoidal with SPT over scratch:", "", "", ""],
-                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "behind", "> 0"],  # .389 * 12.7 = 4.9
+                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "> 0", "opposite"],  # .389 * 12.7 = 4.9
                 ["S4 with SPT over scratch:", "", "", ""],
-                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "yes", "> 0"],  # .400 * 12.7 = 5.1
-                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "yes", "> 0"],  # .392 * 12.7 = 5.0
+                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "> 0", "yes"],  # .400 * 12.7 = 5.1
+                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0", "yes"],  # .392 * 12.7 = 5.0
                 ["Text, masked,", "", "", ""],
-                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "yes", "> 0"],
+                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "> 0", "yes"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "ahead?", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
             [
                 ["S4 over sinusoidal:", "", "", ""],
-                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "yes", "+22.55"],
-                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "yes", ""],
+                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "+22.55", "yes"],
+                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "≈ 0", "more"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "ahead?", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
             [
                 ["S4's start over a random one:", "", "", ""],
-                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "yes", "≈ 0"],
+                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0", "more"],
             ],
         ),
         (
