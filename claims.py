@@ -36,7 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import ABOVE, BAG, BELOW, DIFFERS, EQUAL, FAR, FEW, GAP, NO_GAP, OPEN, OPPOSITE, SAME, SEEDS
+from records import BAG, FAR, FEW, GAP, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -46,7 +46,8 @@ RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 # Readings:
-AS_EXPECTED, OTHERWISE, UNDECIDED = (SAME, EQUAL), (OPPOSITE, DIFFERS, NO_GAP), (OPEN, ABOVE, BELOW)
+AS_EXPECTED, UNDECIDED = (SAME, records.EQUAL), (records.OPEN, records.ABOVE, records.BELOW)
+OTHERWISE = OPPOSITE, records.NO_GAP, records.AHEAD, records.BEHIND
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -107,8 +108,8 @@ def count(pairs, width):
         "gap as in the paper?"
     )
     kinds = [
-        f"as there: the same sign (of a gap up to {GAP:g} points: no difference)",
-        f"otherwise: the opposite sign, or none (of a gap up to {GAP:g} points: a difference)",
+        f"as there: the same sign; or level, where the paper's gap is at most {GAP:g} points",
+        "otherwise: the opposite sign or no gap; or not level, where the paper is",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (
@@ -150,10 +151,10 @@ def tally(judged, width):
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
     kinds = [
-        "as said: *same sign*, whatever the size, or *no difference*",
-        f"better: *differs*, in the direction that supports the sentence ({'; '.join(better)})",
-        "otherwise: *opposite sign*, *no gap*, or *differs*",
-        "open: all others, also *both at the bag*",
+        "as said: *same sign*, whatever the size, or *level*",
+        f"better: *ahead* or *behind*, which supports the sentence even more ({'; '.join(better)})",
+        "otherwise: *opposite*, *no gap*, or *ahead* or *behind* against the sentence",
+        "open: all others, also *at the bag*",
     ]
     after = (
         "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
@@ -190,7 +191,7 @@ def plot(pairs, path):
     axis.annotate("the opposite sign", (0.985, -1), **place)
     for table, color in (LEGEND[pair.row.heading] for pair in pairs):
         axis.plot([], [], "o", color=color, label=table)
-    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="inconclusive, or both at the bag")
+    axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="open, or both at the bag")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
         at, face = pair.row.expected, "white" if pair.reading in (*UNDECIDED, BAG) else color
@@ -254,25 +255,25 @@ READ = f"""\
 
     here       the gap between two mini models, with its 95 % interval
     expected   the paper's gap at full size; where it prints no numbers, what it
-               says: > 0 or < 0 for a direction, ≈ 0 for no difference; below
+               says: > 0 or < 0 for a direction, ≈ 0 for none; below
                "Ours" and "Controls" what we predicted
     °          one of the models is at the bag: at most {GAP:g} points above a bag of
                symbols (K = 1), which sees no order
     [none]     a pretraining learnt nothing
 
-    reading          expected             the 95 % interval of ours
-    same sign        above {GAP:g} points, > 0  is on the expected side of 0
-    opposite sign    above {GAP:g} points, > 0  is on the other side of 0
-    no gap           above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
-    no difference    at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
-    differs          at most {GAP:g}, ≈ 0       is outside of ±{GAP:g} points
-    above 0          at most {GAP:g}, ≈ 0       is above 0 (or below), and only partly
-                                          within ±{GAP:g} points
-    inconclusive     any                  does none of these
-    both at the bag  above {GAP:g} points, > 0  says nothing: no model learnt an order
-    too few seeds    any                  is of fewer than {SEEDS} seeds
-    not run          any                  is missing
-    (empty)          none                 is not read: nobody predicted one
+    reading        expected             the 95 % interval of ours
+    same sign      above {GAP:g} points, > 0  is on the expected side of 0
+    opposite       above {GAP:g} points, > 0  is on the other side of 0
+    no gap         above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
+    at the bag     above {GAP:g} points, > 0  says nothing: no model learnt an order
+    level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
+    ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
+    above 0        at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
+    below 0        at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
+    open           any                  does none of these
+    too few seeds  any                  is of fewer than {SEEDS} seeds
+    not run        any                  is missing
+    (empty)        none                 is not read: nobody predicted one
 
 Of nearly all models validation still gained more than 1 point in the last fifth
 of the training (it may have been higher before): docs/claims.md says of which.
@@ -311,7 +312,7 @@ and what became of it. Four rows that had been taken out when their results were
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.
 - **expected**: the same difference in the paper's tables, at full size. Where a paper does not print all
-  these cells, it is what its sentence says: > 0 or < 0 for a direction, ≈ 0 for "no difference". Below
+  these cells, it is what its sentence says: > 0 or < 0 for a direction, ≈ 0 for no difference. Below
   "Ours" and "Controls" it is the direction that we predicted; the sizes that we predicted, and which of
   them failed, are in the notebook. Empty: nobody predicted anything.
 - **here ± s.e.**: ours and its standard error. Each cell is the mean of its first {SEEDS} seeds. A cell has
@@ -319,14 +320,14 @@ and what became of it. Four rows that had been taken out when their results were
   its size. The largest counts. Cells count as independent, though all share one test set.
 - **95 %**: the interval, two-sided, by Student's t.
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
-  lies on that side of 0, *opposite sign* if it lies on the other side, *no gap* if it
-  has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or ≈ 0: *no
-  difference* if the interval lies within ±{GAP:g}, *differs* if it lies outside, *above 0* or *below 0*
-  if it lies on one side of 0 and only partly within ±{GAP:g}. Else *inconclusive*. What differs can be
+  lies on that side of 0, *opposite* if it lies on the other side, *no gap* if it
+  has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or ≈ 0: *level*
+  if the interval lies within ±{GAP:g}, *ahead* or *behind* if it lies outside, *above 0* or *below 0*
+  if it lies on one side of 0 and only partly within ±{GAP:g}. Else *open*. To be ahead can be
   *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on
-  2026-11-28, when the numbers were known.
-  *too few seeds*: a cell has fewer than {SEEDS}. *both at the bag*: a gap is expected, and every cell has
-  the mark *bag*.
+  2026-11-28, when the numbers were known. *at the bag*: a gap is expected, and every cell has the mark
+  *bag*. *too few seeds*: a cell has fewer than {SEEDS}. (Until 2026-11-29 *level* was called "no
+  difference", *ahead* and *behind* "differs", *opposite* "opposite sign", and *open* "inconclusive".)
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
   They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
   training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above

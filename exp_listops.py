@@ -381,7 +381,8 @@ def report(args):
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table of
     accuracies in training, with marks. everything: on test, too, and small sizes."""
-    name, network, error = best_network(groups, tier)
+    name, network, errors = best_network(groups, tier)
+    error = math.hypot(*errors)
     marks = {"level": "≈", "ahead": ">"} if name else {}
 
     def numbers(group):
@@ -392,12 +393,14 @@ def print_ranges(groups, tier, everything):
         return f"{train_percent(group):.1f}{mark}{test}"
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
-    sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 8})
+    sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 4})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
+    which = (
+        " / on test" if everything else ", where errors are {:.1f} points (on test {:.1f})".format(*errors)
+    )
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training"
-        f"{' / on test' * everything}."
+        f"symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training{which}."
     )
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
@@ -448,16 +451,16 @@ NETWORKS = {  # test accuracies in percent
 
 
 def best_network(groups, tier):
-    """(the best network's name, its percent on test, the error of a rule's lead in training over it); at the
-    mini tier this repository's, "" and zeros where it has none."""
+    """(the best network's name, its percent on test, the errors of such a number in training and on test); at
+    the mini tier this repository's, "" and zeros where it has none."""
     name, network = max(NETWORKS.items(), key=lambda item: item[1])
     examples = data.EXPECTED["listops"]
     if tier == "mini":
         first, *_ = next(iter(groups.values()))
         name, network = tables.best_rows(tables.mini_networks("listops")).get("listops", ("", 0.0))
         examples = first["data"]["counts"]
-    errors = ((network * (100 - network) / examples[split]) ** 0.5 for split in ("train", "test"))
-    return name, network, math.hypot(*errors)
+    errors = [(network * (100 - network) / examples[split]) ** 0.5 for split in ("train", "test")]
+    return name, network, errors
 
 
 # ------------------------------------------------------------------------------------------ the figures

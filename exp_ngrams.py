@@ -411,7 +411,7 @@ def report(args):
     if not found:
         return print(f"no run yet; {'leave out --mini for full size' if args.mini else 'train one first'}")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        print(f"### A linear model of n symbols{' (mini tier)' if args.mini else ''}\n")
+        print(f"### A linear model of n-grams{' (mini tier)' if args.mini else ''}\n")
         as_published = [r for r in found if not r["changes"]]
         by_task = records.grouped(as_published, lambda r: r["task"]).values()
         tier = "mini" if args.mini else "paper"

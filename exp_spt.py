@@ -781,13 +781,12 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-NUMBERS = "standard error over 3 seeds, or (another number); accuracies on test in %, gaps in points"
+NUMBERS = "standard error; of 3 seeds, or of (as many); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
-    "18+2": "epochs: 18 of SPT, 2 of labels; from scratch labels get all 20",
-    "scratch": "labels alone, for as many epochs; the epoch that validates best counts, so that two "
-    "lengths can have the same model",
+    "18+2": "epochs: 18 of SPT, then 2 of labels",
+    "scratch": "labels alone, for all of these epochs; the one that validates best counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -842,8 +841,7 @@ def print_runs(whose, tier, found, searched, folded):
         print(f"{whose}\n")
     short = gaps_of(plain, short=True)
     if tier == "mini":
-        by_name = {name: gaps for of_question in short.values() for name, gaps in of_question.items()}
-        tables.print_in_short(by_name, data.TITLES)
+        tables.print_in_short(by_name(short), data.TITLES)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -874,18 +872,18 @@ class Lead(NamedTuple):
     question: str  # AHEAD or START
     model: str  # that ahead
     twin: dict  # what the other has instead
+    said: float | None = None  # the gap that the paper has in words
 
 
 HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space still matter after SPT? Paper B: structured parameterizations "
 START += '"become mostly redundant".'
-SAID = {HELPS: math.inf, AHEAD: 0.0, START: 0.0}  # of gaps without a number: above 0, or none
 LEADS = {
     "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
-    "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}),
-    "S4's start over a random one": Lead(START, "s4", {"init": "random"}),
-    "DLR's start over a random one": Lead(START, "dlr", {"init": "random"}),
+    "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}, 0.0),
+    "S4's start over a random one": Lead(START, "s4", {"init": "random"}, 0.0),
+    "DLR's start over a random one": Lead(START, "dlr", {"init": "random"}, 0.0),
 }
 KINDS = COLUMNS | dict(none="from scratch")  # of gaps
 
@@ -898,33 +896,38 @@ def gaps_of(by_task, short=False):
         for arm in (arm for arm in cells if arm.model == model and column in cells[arm]):
             if short and (column not in WAYS or is_variant(arm, cells[arm])):
                 continue
-            for question, name, other in rivals_of(cells, arm, column):
+            for question, name, other, said in rivals_of(cells, arm, column):
                 if not (short and question == HELPS and arm.rest.init == "random"):
-                    gap = gap_of(question, task, arm, column, cells[arm][column], other)
+                    gap = gap_of(said, task, arm, column, cells[arm][column], other)
                     gaps[question].setdefault(name, []).append(gap)
     return gaps
 
 
-def gap_of(question, task, arm, column, group, other):
-    """A tables.Gap: some records of a cell over others, beside what the paper has of it."""
+def by_name(gaps):
+    """{"S4 over rotary": [tables.Gap]} of gaps_of, whatever the question."""
+    return {name: found for of_question in gaps.values() for name, found in of_question.items()}
+
+
+def gap_of(said, task, arm, column, group, other):
+    """A tables.Gap: some records of a cell over others, beside the paper's numbers, else what it says."""
     rows = [Cell(r["model"], r["cell"]["objective"], arm.rest.init).row() for r in (group[0], other[0])]
     paper = None if is_variant(arm, {column: group}) else tables.paper_gap(rows, PAPER, TASKS, task)
     if paper is None and column in WAYS:
-        paper = SAID.get(question)
+        paper = said
     words = ", ".join([*arm.details(), *other_changes(group[0]), budget(group[0])])
     return tables.Gap(task, words, total(group[0]), (group, other), paper, KINDS[column])
 
 
 def rivals_of(cells, arm, column):
-    """[(question, name, records)]: what a cell is compared with."""
+    """[(question, name, records, what the paper says)]: what a cell is compared with."""
     rivals = []
     if column != "none" and (scratch := scratch_of(cells, arm)):
-        rivals.append((HELPS, f"{SHORT_NAMES[arm.model]} with SPT over scratch", scratch))
+        rivals.append((HELPS, f"{SHORT_NAMES[arm.model]}, SPT over scratch", scratch, math.inf))
     for name, lead in LEADS.items():
         rest = arm.rest._replace(**lead.twin)
         twin = arm._replace(model=rest.model, rest=rest)
         if arm.model == lead.model and twin != arm and column in cells.get(twin, {}):
-            rivals.append((lead.question, name, cells[twin][column]))
+            rivals.append((lead.question, name, cells[twin][column], lead.said))
     return rivals
 
 
@@ -1155,7 +1158,7 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """Tables 1 to 3 of the paper, its averages beside ours; what SPT adds in the longest mini trainings."""
+    """Tables 1 to 3 of the paper, its averages beside ours; the gaps of the longest mini trainings."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
     known = records.published()
@@ -1175,8 +1178,8 @@ def print_papers(args, both, names):
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if args.report:
-        added = gaps_of(mini_cells(both, names), short=True)[HELPS]
-        tables.print_leads(tables.longest_of(added), data.TITLES, tables.LONGEST)
+        longest = tables.longest_of(by_name(gaps_of(mini_cells(both, names), short=True)))
+        tables.print_leads(longest, data.TITLES, tables.LONGEST)
 
 
 def print_averages(both, averages):

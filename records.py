@@ -547,12 +547,13 @@ def difference(records, others):
     return 100 * (a - b), 100 * math.hypot(e, f)
 
 
-GAP = 2.0  # points: up to this is no difference
+GAP = 2.0  # points: up to this is level
 FAR = 10.0  # points: of gaps above this mini runs mostly tell the sign
-SAME, OPPOSITE, EQUAL, DIFFERS = "same sign", "opposite sign", "no difference", "differs"
-OPEN, BAG, FEW, NOT_RUN = "inconclusive", "both at the bag", "too few seeds", "not run"
-ABOVE, BELOW = "above 0", "below 0"  # inconclusive, too: no gap of this sign was expected
-NO_GAP = "no gap"  # where one was expected
+# Readings. Where a gap is expected:
+SAME, OPPOSITE, NO_GAP, BAG = "same sign", "opposite", "no gap", "at the bag"
+# where none is, ABOVE and BELOW being open whether level:
+EQUAL, AHEAD, BEHIND, ABOVE, BELOW = "level", "ahead", "behind", "above 0", "below 0"
+OPEN, FEW, NOT_RUN = "open", "too few seeds", "not run"  # of any
 # Student's t: {degrees of freedom: its quantile 0.975}.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
 T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
@@ -573,7 +574,9 @@ def read_interval(expected, low, high, at_bag=False):
     if abs(expected) <= GAP:
         if -GAP <= low and high <= GAP:
             return EQUAL
-        return DIFFERS if low > GAP or high < -GAP else ABOVE if low > 0 else BELOW if high < 0 else OPEN
+        if low > 0:
+            return AHEAD if low > GAP else ABOVE
+        return OPEN if high >= 0 else BEHIND if high < -GAP else BELOW
     low, high = (low, high) if expected > 0 else (-high, -low)
     if at_bag:
         return BAG

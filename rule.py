@@ -27,7 +27,7 @@ import exp_spt
 import records
 import tables
 from machine import UserError
-from records import DIFFERS, FEW, NOT_RUN, SEEDS, read_interval
+from records import AHEAD, BEHIND, FEW, NOT_RUN, SEEDS, read_interval
 
 SAYS = {
     "A": "Paper A",
@@ -222,9 +222,9 @@ class Judged(NamedTuple):
 
     @property
     def better(self):
-        """Whether it differs on the side of a one-sided sentence, see Heading."""
+        """Whether it is not level, on the side of a one-sided sentence, see Heading."""
         side = {"+": 1, "-": -1}.get(self.row.heading.side, 0)
-        return self.reading == DIFFERS and side * self.numbers[0] > 0
+        return self.reading in (AHEAD, BEHIND) and side * self.numbers[0] > 0
 
 
 def read(out):

@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import DIFFERS, EQUAL, GAP, NO_GAP, OPPOSITE, SAME
+from records import AHEAD, BEHIND, GAP, OPEN
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -174,6 +174,18 @@ OUR_READING = (
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 LONGEST = "The longest trainings of the mini tier:"
+READINGS = {  # of a Gap
+    records.SAME: "the paper's",
+    records.EQUAL: f"within ±{GAP:g} points, as in the paper",
+    records.OPPOSITE: "the other sign than the paper's",
+    records.NO_GAP: f"within ±{GAP:g} points; the paper has more",
+    AHEAD: f"above {GAP:g} points, where the paper is level; or above 0, where it has no number",
+    BEHIND: f"below -{GAP:g} points, where the paper is level; or below 0, where it has no number",
+    records.ABOVE: f"but perhaps within ±{GAP:g} points, as in the paper",
+    records.BELOW: f"but perhaps within ±{GAP:g} points, as in the paper",
+    OPEN: "the interval does not decide",
+    records.BAG: "both models are; neither learnt an order",
+}
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -182,9 +194,7 @@ MEANINGS = {  # of words in any report
     "bag of symbols": "the model sees which symbols occur, not where",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; behind a gap: one of "
     "its models is",
-    "as there?": "by the 95 % interval: is the gap as in the paper? yes: of the same sign; or level, within "
-    f"±{GAP:g} points, where the paper has at most {GAP:g}; more, less: ahead or behind instead of level; no "
-    "gap: level instead of ahead; open: the interval does not decide, or both models are at the bag",
+    "reading, by the 95 % interval:": READINGS,
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -199,12 +209,19 @@ the paper by.
 
 
 def explain(text, meanings, numbers=NUMBERS):
-    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
-    only what stands in the text is explained; "same / other" as one."""
+    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}, of a column
+    {cell: meaning}; of "S4D, LRU" only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
     flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
-        if known := ", ".join(
+        if isinstance(meaning, dict):
+            cells = {cell: text for cell, text in meaning.items() if f"| {cell} " in flat}
+            lines += [f"    {words}"] * bool(cells)
+            lines += [
+                textwrap.fill(text, 80, initial_indent=f"      {cell:13} ", subsequent_indent=" " * 20)
+                for cell, text in cells.items()
+            ]
+        elif known := ", ".join(
             word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
         ):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
@@ -520,19 +537,6 @@ def print_averages(tasks, yours, ours, paper, bare=True):
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
-READINGS = {SAME: "yes", EQUAL: "yes", OPPOSITE: "opposite", NO_GAP: "no gap"}  # what else is read is open
-SIDES = {  # {the reading of a Gap: in words}
-    "yes": "as in the paper",
-    "opposite": "the opposite",
-    "no gap": "no gap",
-    "more": "ahead, unlike there,",
-    "less": "behind, unlike there,",
-    "ahead": "ahead",
-    "behind": "behind",
-    "open": "open",
-}
-
-
 class Gap(NamedTuple):
     """How far one row is ahead of another, on one task, both by one recipe."""
 
@@ -560,22 +564,14 @@ class Gap(NamedTuple):
 
     @property
     def reading(self):
-        """A key of SIDES: what the interval says beside the paper's gap, by records.read_interval; without
-        such a gap, which of both is ahead. Of few seeds ""."""
+        """What the interval says beside the paper's gap, by records.read_interval; where the paper has none,
+        which of both is ahead. Of few seeds ""."""
         if self.few:
             return ""
         low, high = self.interval
         if self.paper is None:
-            return "ahead" if low > 0 else "behind" if high < 0 else "open"
-        read = records.read_interval(self.paper, low, high, all(map(at_bag, self.groups)))
-        if read == DIFFERS:
-            return "more" if low > 0 else "less"
-        return READINGS.get(read, "open")
-
-    @property
-    def as_there(self):
-        """Its reading, where the paper has such a gap."""
-        return "" if self.paper is None else self.reading
+            return AHEAD if low > 0 else BEHIND if high < 0 else OPEN
+        return records.read_interval(self.paper, low, high, all(map(at_bag, self.groups)))
 
     def turns(self, other):
         """Whether a training that is but for its epochs alike, and shorter, is read otherwise."""
@@ -677,12 +673,12 @@ def print_leads(gaps, titles, heading=""):
         for gap in of_lead:
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.length, gap.words]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_there])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows, width=30)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
+        print_table(["how far ahead, in points", here, "paper", "reading"], lines)
 
 
 def counts(sides):
@@ -712,19 +708,19 @@ def longest_of(gaps):
 
 
 def print_in_short(gaps, titles):
-    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: the opposite on Image (as in the
-    paper after 4 epochs)"."""
+    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: opposite on Image (same sign
+    after 4 epochs)"."""
     lines = []
     for name, found in longest_of(gaps).items():
-        places = {reading: [] for reading in SIDES}
+        places = {reading: [] for reading in READINGS}
         for gap in (gap for gap in found if gap.reading):
             other = next((g for g in gaps[name] if gap.turns(g)), None)
-            before = f"{SIDES[other.reading]} after {other.epochs} epochs" if other else ""
+            before = f"{other.reading} after {other.epochs} epochs" if other else ""
             aside = "; ".join(filter(None, [gap.kind, before]))
             places[gap.reading].append(titles[gap.task] + f" ({aside})" * bool(aside))
-        words = "; ".join(f"{SIDES[reading]} on {listed(of)}" for reading, of in places.items() if of)
+        words = "; ".join(f"{reading} on {listed(of)}" for reading, of in places.items() if of)
         lines += [f"{name}: {words}"] * bool(words)
-    print_list("In short, by the longest trainings:", lines)
+    print_list("In short, beside the paper, by the longest trainings:", lines)
 
 
 def best_rows(found):

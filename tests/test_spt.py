@@ -519,7 +519,7 @@ def test_report(tmp_path, monkeypatch, capsys):
     assert "Performer" not in short and "83.40" not in short and "Average" not in short
     exp_spt.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     printed = re.sub("[ -]+", " ", capsys.readouterr().out)
-    wanted = """S4 with SPT over scratch: | |
+    wanted = """S4, SPT over scratch: | |
     | Image, masked, 60 % SPT, | |
     | 90+60 | +12.00 (1 seed) |
     | Image | here | paper | difference | restored |
@@ -568,30 +568,30 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
+            ["how far ahead, in points", "here [95 %]", "paper", "reading"],
             [
-                ["sinusoidal with SPT over scratch:", "", "", ""],
+                ["sinusoidal, SPT over scratch:", "", "", ""],
                 ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "> 0", "opposite"],  # .389 * 12.7 = 4.9
-                ["S4 with SPT over scratch:", "", "", ""],
-                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "> 0", "yes"],  # .400 * 12.7 = 5.1
-                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0", "yes"],  # .392 * 12.7 = 5.0
+                ["S4, SPT over scratch:", "", "", ""],
+                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "> 0", "same sign"],  # .400 * 12.7 = 5.1
+                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0", "same sign"],  # .392 * 12.7 = 5.0
                 ["Text, masked,", "", "", ""],
-                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "> 0", "yes"],
+                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "> 0", "same sign"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
+            ["how far ahead, in points", "here [95 %]", "paper", "reading"],
             [
                 ["S4 over sinusoidal:", "", "", ""],
-                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "+22.55", "yes"],
-                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "≈ 0", "more"],
+                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "+22.55", "same sign"],
+                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "", "ahead"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "paper", "as there?"],
+            ["how far ahead, in points", "here [95 %]", "paper", "reading"],
             [
                 ["S4's start over a random one:", "", "", ""],
-                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0", "more"],
+                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0", "ahead"],
             ],
         ),
         (
@@ -616,7 +616,10 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--out", str(tmp_path)])  # in short, the longer of S4's trainings
     printed = capsys.readouterr().out
     short = printed[: printed.index("### Paper B: self-pretraining (mini")].split("The longest")[1]
-    assert "|   Text, masked, 6+2 " in short and short.count("Text, masked, 2+2") == 1  # the sinusoidal one's
+    assert re.findall(r"^\| +(\S.*?) +\|", short, re.MULTILINE)[1:9] == [
+        "sinusoidal, SPT over scratch:", "Text, masked, 2+2", "S4, SPT over scratch:", "Text, masked, 6+2",
+        "S4 over sinusoidal:", "Text, masked, 2+2", "S4's start over a random one:", "Text, masked, 2+2",
+    ]  # fmt: skip
 
 
 def test_variants_are_shown_if_they_are_yours_or_asked_for(tmp_path, monkeypatch, capsys):
