@@ -395,9 +395,8 @@ def print_ranges(groups, tier, everything):
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 4})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    which = (
-        " / on test" if everything else ", where errors are {:.1f} points (on test {:.1f})".format(*errors)
-    )
+    which = ", where errors are {:.1f} points (on test {:.1f})".format(*errors) if name else ""
+    which = " / on test" if everything else which
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
         f"symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training{which}."
