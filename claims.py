@@ -154,7 +154,7 @@ def tally(judged, width):
         "as said: *same sign*, whatever the size, or *level*",
         f"better: *ahead* or *behind*, which supports the sentence even more ({'; '.join(better)})",
         "otherwise: *opposite*, *no gap*, or *ahead* or *behind* against the sentence",
-        "open: all others, also *at the bag*",
+        "open: all others, also *no order*",
     ]
     after = (
         "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
@@ -265,7 +265,7 @@ READ = f"""\
     same sign      above {GAP:g} points, > 0  is on the expected side of 0
     opposite       above {GAP:g} points, > 0  is on the other side of 0
     no gap         above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
-    at the bag     above {GAP:g} points, > 0  says nothing: no model learnt an order
+    no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
     level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
     ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
     above 0        at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
@@ -325,9 +325,10 @@ and what became of it. Four rows that had been taken out when their results were
   if the interval lies within ±{GAP:g}, *ahead* or *behind* if it lies outside, *above 0* or *below 0*
   if it lies on one side of 0 and only partly within ±{GAP:g}. Else *open*. To be ahead can be
   *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on
-  2026-11-28, when the numbers were known. *at the bag*: a gap is expected, and every cell has the mark
-  *bag*. *too few seeds*: a cell has fewer than {SEEDS}. (Until 2026-11-29 *level* was called "no
-  difference", *ahead* and *behind* "differs", *opposite* "opposite sign", and *open* "inconclusive".)
+  2026-11-28, when the numbers were known. *no order*: a gap is expected, and every cell has the mark
+  *bag*, so that no model learnt an order. *too few seeds*: a cell has fewer than {SEEDS}. (Until
+  2026-11-29 *level* was called "no difference", *ahead* and *behind* "differs", *opposite* "opposite
+  sign", *no order* "both at the bag", and *open* "inconclusive".)
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
   They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
   training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above

@@ -524,7 +524,7 @@ def print_best(found, usual, cut=()):
             print(textwrap.fill(f'{words}networks have it as "no network".', 80) + "\n")
         where = f" on {alone.strip()}" if alone else ""
         print(f"Points ahead of published networks{where}; n=6, and the best by validation:\n")
-        tables.show(["", "test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)
+        tables.show(["", "% test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")
         print(BEST)

@@ -31,7 +31,7 @@ ROWS = [  # (task, the rule in words, what its record has)
     ("pathfinder", "linear model of 400 kinds of 6 x 6 patches", data.PATCHES),
 ]
 KINDS = {"linear": ("o", "ours: a linear model"), "rule": ("^", "ours: a rule that knows the grammar")}
-BEST = "best number of papers A and B that we can read"
+BEST = "best number printed in papers A and B"
 HEADER = [
     "task",
     "without a neural network",
@@ -108,7 +108,7 @@ NOTE = (
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band; above the line ours, below it S4 and the
     papers' best, and A's own S4, so that none hides another."""
-    figure, (axis,) = tables.panels(["What is known without a neural network, at full size"], (8, 5.2))
+    figure, (axis,) = tables.panels(["What one gets without a neural network, at full size"], (8, 5.2))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
@@ -143,13 +143,18 @@ def plot(found, path):
         axis.plot(accuracy, ours, marker, label=label, **look)
         place, words = number | {"color": tables.ORANGE}, f"{accuracy:.1f}"
         for _, other in others:  # of ListOps: one guesses sums
-            words = f"{words}, sums computed"
+            words = f"{words}, sum computed"
             other = 100 * other["test_acc"]
             axis.plot(
-                other, ours, marker, label="the same rule, sums guessed", markerfacecolor="white", **look
+                other,
+                ours,
+                marker,
+                label="the same rule, the root's sum guessed",
+                markerfacecolor="white",
+                **look,
             )
             small = place | {"fontsize": 8}  # left of it is the band
-            axis.annotate(f"{other:.1f}, sums guessed", (other, ours), (-8, 0), ha="right", **small)
+            axis.annotate(f"{other:.1f}, sum guessed", (other, ours), (-8, 0), ha="right", **small)
         axis.annotate(words, (accuracy, ours), (8, 0), ha="left", **place)
         copy = " (a JPEG copy)" if record["data"].get("official") is False else ""
         names.append("\n".join(textwrap.fill(part, 26) for part in (data.TITLES[task] + copy, rule_words)))

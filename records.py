@@ -550,7 +550,7 @@ def difference(records, others):
 GAP = 2.0  # points: up to this is level
 FAR = 10.0  # points: of gaps above this mini runs mostly tell the sign
 # Readings. Where a gap is expected:
-SAME, OPPOSITE, NO_GAP, BAG = "same sign", "opposite", "no gap", "at the bag"
+SAME, OPPOSITE, NO_GAP, BAG = "same sign", "opposite", "no gap", "no order"
 # where none is, ABOVE and BELOW being open whether level:
 EQUAL, AHEAD, BEHIND, ABOVE, BELOW = "level", "ahead", "behind", "above 0", "below 0"
 OPEN, FEW, NOT_RUN = "open", "too few seeds", "not run"  # of any

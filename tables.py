@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import AHEAD, BEHIND, GAP, OPEN
+from records import GAP
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -176,15 +176,15 @@ BEYOND, WITHOUT = "not in the paper's table", "no network"
 LONGEST = "The longest trainings of the mini tier:"
 READINGS = {  # of a Gap
     records.SAME: "the paper's",
-    records.EQUAL: f"within ±{GAP:g} points, as in the paper",
+    records.EQUAL: "as the paper, or it has no number",
     records.OPPOSITE: "the other sign than the paper's",
-    records.NO_GAP: f"within ±{GAP:g} points; the paper has more",
-    AHEAD: f"above {GAP:g} points, where the paper is level; or above 0, where it has no number",
-    BEHIND: f"below -{GAP:g} points, where the paper is level; or below 0, where it has no number",
-    records.ABOVE: f"but perhaps within ±{GAP:g} points, as in the paper",
-    records.BELOW: f"but perhaps within ±{GAP:g} points, as in the paper",
-    OPEN: "the interval does not decide",
-    records.BAG: "both models are; neither learnt an order",
+    records.NO_GAP: "level; the paper is not",
+    records.AHEAD: "more than level; the paper is level, or has no number",
+    records.BEHIND: "less than level; the paper is level, or has no number",
+    records.ABOVE: "but perhaps level, as the paper",
+    records.BELOW: "but perhaps level, as the paper",
+    records.OPEN: "the interval does not decide",
+    records.BAG: "neither model learnt one: both have ° in their tables",
 }
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
@@ -192,9 +192,9 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "≈ 0": "what the paper says in words: there is no difference",
     "bag of symbols": "the model sees which symbols occur, not where",
-    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; behind a gap: one of "
+    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; of a gap: one of "
     "its models is",
-    "reading, by the 95 % interval:": READINGS,
+    f"reading, by the 95 % interval; level: within ±{GAP:g} points:": READINGS,
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -564,14 +564,10 @@ class Gap(NamedTuple):
 
     @property
     def reading(self):
-        """What the interval says beside the paper's gap, by records.read_interval; where the paper has none,
-        which of both is ahead. Of few seeds ""."""
-        if self.few:
-            return ""
-        low, high = self.interval
-        if self.paper is None:
-            return AHEAD if low > 0 else BEHIND if high < 0 else OPEN
-        return records.read_interval(self.paper, low, high, all(map(at_bag, self.groups)))
+        """What the interval says beside the paper's gap, or beside 0 where it has none, by
+        records.read_interval. Of few seeds ""."""
+        bags = all(map(at_bag, self.groups))
+        return "" if self.few else records.read_interval(self.paper or 0.0, *self.interval, bags)
 
     def turns(self, other):
         """Whether a training that is but for its epochs alike, and shorter, is read otherwise."""
@@ -674,7 +670,7 @@ def print_leads(gaps, titles, heading=""):
             easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
             label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.length, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
-        lines += under(name, rows, width=30)
+        lines += under(name, rows)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"

@@ -693,7 +693,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
     assert "- wide: level on Text (ahead after 4 epochs)\n" in out
-    assert "- nowhere: open on Text (ahead after 4 epochs)\n" in out  # 99 have two seeds, 20 fewer examples
+    assert "- nowhere: level on Text (ahead after 4 epochs)\n" in out  # 99 have two seeds, 20 fewer examples
     wanted = {
         ", 4 epochs": ["+10.0 [9.1, 10.9]", "ahead"],
         ", 2 epochs": ["-10.0 [-10.9, -9.1]", "behind"],
@@ -707,7 +707,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         assert {cells[1] for cells in rows.values()} == {paper}
     rows = tables[SMALL]["how far ahead, in points; nowhere"]
     assert [cells[1:] for cells in rows.values()] == [
-        ["", read] for read in ("ahead", "behind", "open", "open", "")
+        ["", read] for read in ("ahead", "behind", "level", "open", "")
     ]
     above = {"four more": ("K=31", "K=5", 4.0), "four less": ("K=31", "K=5", -4.0)}
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=above)

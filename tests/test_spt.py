@@ -528,9 +528,9 @@ def test_report(tmp_path, monkeypatch, capsys):
     | S4, 60 % SPT, masked | 62.00 ± 0.49 (1) | | | 50.0 |
     sinusoidal, causal: 3 layers, width 64 S4, 0 % SPT, scratch: batch 50, lr 0.01
     | S4, masked | 81.25 ± 0.39 (1) | 87.11 | 5.86 | 50.0 |
-    Your runs. | Text | epochs | masked SPT |
+    Your runs. | Text | SPT+labels | masked SPT |
     | S4 | 32+32 | 71.0 ± 0.5 (1) |
-    | Text, restored | epochs | masked SPT |
+    | Text, restored | SPT+labels | masked SPT |
     | S4 | 32+32 | 50.0 |
     Always the commonest symbol restores 25.0 %. A run takes 60 s.
     sinusoidal, causal SPT | 50.00 | 81.81
@@ -595,7 +595,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["Text", "epochs", "scratch", "masked SPT"],
+            ["Text", "SPT+labels", "scratch", "masked SPT"],
             [
                 ["sinusoidal", "2+2", "40.0 ± 0.3", "30.0 ± 0.3"],
                 ["S4", "2+2", "50.0 ± 0.3", "60.0 ± 0.3"],
@@ -605,7 +605,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["Text, other rates", "epochs", "masked SPT"],
+            ["Text, other rates", "SPT+labels", "masked SPT"],
             [["S4,", "", ""], ["lr_pretrain 0.001", "6+2", "65.0 ± 0.3"]],
         ),
     ):
