@@ -426,7 +426,7 @@ MEANINGS = {
     "decay-selective": "decay-fixed, but the input chooses the number",
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
-    "paper": "of S4 and S5 A's own runs; for those of Gu and of Smith see the first table of --report",
+    "paper": "its gaps are over A's own runs of S4 and S5, and not over the cited ones",
     "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",

@@ -52,12 +52,6 @@ RULES = {
     "top-1": (1, "top level exact, the rest guessed", None),
 } | {f"top-{d}": (d, f"top {d} levels exact", None) for d in range(2, 6)}
 DEEPER = {"top-3", "top-4", "top-5"}  # printed with --all-tiers
-RANGES = (  # that other pages name, by their accuracy on test
-    {"rule": "window", "W": 16, "sm": "known"},
-    {"rule": "window", "W": 16, "sm": "guessed"},
-    {"rule": "prefix", "P": 512, "sm": "known"},
-    {"rule": "prefix", "P": 1024, "sm": "known"},
-)
 
 
 def solve_top(tokens, offsets, depth, draw):
@@ -251,12 +245,12 @@ def cells_of(args, longest):
             yield {"rule": rule, letter: size, "sm": sm}
 
 
-def label_of(cell, root="SM"):
-    """The name of a cell's row, e.g. "top-1" or "window of 16, SM guessed"; root: a word for that SM."""
+def label_of(cell):
+    """The name of a cell's row, e.g. "top-1" or "window of 16, SM guessed"."""
     if cell["rule"] in RULES:
         return cell["rule"]
     rule, size, sm = place_of(cell)
-    return f"{rule} of {size:,}, {root} {sm}"
+    return f"{rule} of {size:,}, SM {sm}"
 
 
 def run_cell(args, task, cell, seed):
@@ -359,13 +353,12 @@ def report(args):
     for tier in filter(lambda tier: tier != "reduced", tiers):  # rules have no budget
         print(f"### Paper A, Appendix B: what simple rules get on ListOps ({records.TIERS[tier]})\n")
         rows, rules = [], [rule for rule in RULES if args.all_tiers or rule not in DEEPER]
-        for cell in [*({"rule": rule} for rule in rules), *RANGES]:
-            _, words, paper = RULES.get(cell["rule"]) or (None, label_of(cell, "root sums"), None)
-            wanted = {"exp": exp, "cell": cell, "tier": tier}.items()
+        for rule in rules:
+            _, words, paper = RULES[rule]
+            wanted = {"exp": exp, "cell": {"rule": rule}, "tier": tier}.items()
             groups = [records.best_recipe([r for r in found if wanted <= r.items()]) for found in both]
-            if cell not in RANGES or any(groups):
-                numbers = (f"{train_percent(g):.2f} / {tables.summary(g)}" if g else "" for g in groups)
-                rows.append([words, *numbers, f"≈ {paper}" if paper else ""])
+            numbers = (f"{train_percent(g):.2f} / {tables.summary(g)}" if g else "" for g in groups)
+            rows.append([words, *numbers, f"≈ {paper}" if paper else ""])
         there = "paper, train" if tier == "paper" else "paper, full, train"
         tables.print_table(["rule", "yours", "train / test", there], rows)
         if tier == "paper":
@@ -380,7 +373,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table of
-    accuracies in training, with marks. everything: on test, too, and small sizes."""
+    accuracies with marks. everything: small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
     marks = {"level": "≈", "ahead": ">"} if name else {}
@@ -389,18 +382,16 @@ def print_ranges(groups, tier, everything):
         if not group:
             return ""
         mark = marks.get(records.side(train_percent(group) - network, error), "")
-        test = f" / {100 * records.mean_and_error(group)[0]:.1f}" if everything else ""
-        return f"{train_percent(group):.1f}{mark}{test}"
+        return f"{train_percent(group):.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     columns = [(rule, sm) for rule in SIZES for sm in SM]
     sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 4})
     rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    which = ", where errors are {:.1f} points (on test {:.1f})".format(*errors) if name else ""
-    which = " / on test" if everything else which
     words = (
         "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        f"symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training{which}."
+        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training / on test"
     )
+    words += ", with errors of {:.1f} / {:.1f} points.".format(*errors) if name else "."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     print(textwrap.fill(words, 80) + "\n")
     if name:

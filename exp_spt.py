@@ -1158,9 +1158,12 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """Tables 1 to 3 of the paper, its averages beside ours; the gaps of the longest mini trainings."""
+    """What the longest mini trainings say, in short; tables 1 to 3 of the paper, its averages beside ours."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
+    if args.report:
+        gaps = by_name(gaps_of(mini_cells(both, names), short=True))
+        tables.print_in_short(gaps, data.TITLES, tables.OF_MINI)
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1177,10 +1180,6 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
-    if args.report:
-        gaps = gaps_of(mini_cells(both, names), short=True)
-        shown = tables.longest_of(by_name(gaps)) | gaps[START]  # what becomes of a start is asked by epochs
-        tables.print_leads(shown, data.TITLES, tables.LONGEST)
 
 
 def print_averages(both, averages):

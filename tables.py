@@ -173,16 +173,17 @@ OUR_READING = (
 )
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
-LONGEST = "The longest trainings of the mini tier:"
+IN_SHORT = "In short, beside the paper (points, longest trainings):"
+OF_MINI = "In short, the mini tier beside the paper (points, longest trainings):"
 READINGS = {  # of a Gap
     records.SAME: "the paper's",
-    records.EQUAL: "as the paper, or it has no number",
-    records.OPPOSITE: "the other sign than the paper's",
-    records.NO_GAP: "level; the paper is not",
-    records.AHEAD: "more than level; the paper is level, or has no number",
-    records.BEHIND: "less than level; the paper is level, or has no number",
-    records.ABOVE: "but perhaps level, as the paper",
-    records.BELOW: "but perhaps level, as the paper",
+    records.EQUAL: f"within ±{GAP:g} points",
+    records.OPPOSITE: "not the paper's sign",
+    records.NO_GAP: "level, and the paper is not",
+    records.AHEAD: "not level, and the paper is (or has no number)",
+    records.BEHIND: "not level, and the paper is (or has no number)",
+    records.ABOVE: "above 0, but perhaps level",
+    records.BELOW: "below 0, but perhaps level",
     records.OPEN: "the interval does not decide",
     records.BAG: "neither model learnt one: both have ° in their tables",
 }
@@ -194,7 +195,7 @@ MEANINGS = {  # of words in any report
     "bag of symbols": "the model sees which symbols occur, not where",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; of a gap: one of "
     "its models is",
-    f"reading, by the 95 % interval; level: within ±{GAP:g} points:": READINGS,
+    "reading, by the 95 % interval:": READINGS,
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -215,7 +216,9 @@ def explain(text, meanings, numbers=NUMBERS):
     flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
         if isinstance(meaning, dict):
-            cells = {cell: text for cell, text in meaning.items() if f"| {cell} " in flat}
+            cells = {
+                cell: text for cell, text in meaning.items() if f"| {cell} " in flat or f" {cell} on " in flat
+            }
             lines += [f"    {words}"] * bool(cells)
             lines += [
                 textwrap.fill(text, 80, initial_indent=f"      {cell:13} ", subsequent_indent=" " * 20)
@@ -274,8 +277,10 @@ def report(
             if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
                 print(words)
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+            small = mini_gaps_of(args, leads, both, shown, tasks, paper) if full else {}
             if full and not ran:
                 print_first(script, first)
+                print_in_short(small, titles, OF_MINI)
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
@@ -298,8 +303,8 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_leads(longest_of(small), titles, LONGEST)
+                if ran:
+                    print_in_short(small, titles, OF_MINI)
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -641,11 +646,10 @@ def gaps_of(leads, found, tasks, paper):
 
 
 def mini_gaps_of(args, leads, both, shown, tasks, paper):
-    """gaps_of your records of the mini tier on some tasks, or else this repository's, as far as the paper
-    prints or writes about them; {} without --report."""
-    small = [[r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both]
-    gaps = gaps_of(leads, small[0] or small[1], tasks, paper) if args.report else {}
-    return {name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()}
+    """gaps_of your records of the mini tier on some tasks, or else this repository's; {} without --report."""
+    yours, ours = ([r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both)
+    found = yours or of_the_paper(ours, yours, paper, leads)
+    return gaps_of(leads, found, tasks, paper) if args.report else {}
 
 
 def paper_gap(pair, paper, tasks, task):
@@ -703,20 +707,20 @@ def longest_of(gaps):
     return found
 
 
-def print_in_short(gaps, titles):
-    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: opposite on Image (same sign
-    after 4 epochs)"."""
+def print_in_short(gaps, titles, heading=IN_SHORT):
+    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: opposite on Image (-2.0; same
+    sign after 4 epochs)"."""
     lines = []
     for name, found in longest_of(gaps).items():
         places = {reading: [] for reading in READINGS}
         for gap in (gap for gap in found if gap.reading):
             other = next((g for g in gaps[name] if gap.turns(g)), None)
             before = f"{other.reading} after {other.epochs} epochs" if other else ""
-            aside = "; ".join(filter(None, [gap.kind, before]))
-            places[gap.reading].append(titles[gap.task] + f" ({aside})" * bool(aside))
+            numbers = ", ".join(filter(None, [gap.kind, gap.alone]))
+            places[gap.reading].append(f"{titles[gap.task]} ({'; '.join(filter(None, [numbers, before]))})")
         words = "; ".join(f"{reading} on {listed(of)}" for reading, of in places.items() if of)
         lines += [f"{name}: {words}"] * bool(words)
-    print_list("In short, beside the paper, by the longest trainings:", lines)
+    print_list(heading, lines)
 
 
 def best_rows(found):
