@@ -319,7 +319,6 @@ def report(args):
         if any(r in yours for r in found):
             print("Rows that you have run show your numbers.\n")
         groups = records.grouped(found, lambda r: (r["task"], r["tier"], records.in_words(r["changes"])))
-        tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         floors = tables.floors_of(found, wanted, "mini" if args.mini else "paper", data.FLOORS)
         floors = [
             f"{data.TITLES[task]} {100 * r['test_acc']:.1f}" for task, rule in floors.items() for r in rule
@@ -327,6 +326,7 @@ def report(args):
         if floors:
             words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}.'
             print(textwrap.fill(words, 80) + "\n")
+        tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         for group in groups.values():
             print_task(group)
     tables.explain(
