@@ -329,12 +329,13 @@ LEGEND = """\
              standard error by the size of the test set
     ≈ >      by its accuracy in training a rule is level with the best network,
              or ahead; without a mark it is behind
+    SM       the sum modulo 10; MED: the median, of an even number of arguments
+             cut to a whole number, as in the data
     always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often; of SM a random
              digit (in the reports of networks the commonest one)
-    guessed  by the operation: MIN 0, MAX 9, MED 4; SM (sum modulo 10) a random
-             digit. Nested sums within a window are worked out. The median of an
-             even number of arguments is cut to a whole number, as in the data.
+    guessed  by the operation: MIN 0, MAX 9, MED 4; of SM a random digit. Nested
+             sums within a window are worked out.
     window   an argument of the root of at most W symbols is worked out,
              wherever it stands; a longer one is guessed. W = 0 is the top level
              exact.

@@ -783,6 +783,8 @@ class Arm(NamedTuple):
 
 NUMBERS = "standard error; of 3 seeds, or of (as many); accuracies on test in %, gaps in points"
 MEANINGS = tables.MEANINGS | {  # words of the tables
+    "≈ 0": "what B says in words: no difference. Its own numbers say otherwise of the sinusoidal "
+    "Transformer: on Image it is behind S4",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
     "SPT+labels, 18+2": "epochs: 18 of SPT, then 2 of labels",

@@ -176,16 +176,16 @@ BEYOND, WITHOUT = "not in the paper's table", "no network"
 IN_SHORT = "In short, beside the paper (points, longest trainings):"
 OF_MINI = "In short, the mini tier beside the paper (points, longest trainings):"
 READINGS = {  # of a Gap
-    records.SAME: "the paper's",
-    records.EQUAL: f"within ±{GAP:g} points",
-    records.OPPOSITE: "not the paper's sign",
-    records.NO_GAP: "level, and the paper is not",
-    records.AHEAD: "not level, and the paper is (or has no number)",
-    records.BEHIND: "not level, and the paper is (or has no number)",
-    records.ABOVE: "above 0, but perhaps level",
-    records.BELOW: "below 0, but perhaps level",
-    records.OPEN: "the interval does not decide",
-    records.BAG: "neither model learnt one: both have ° in their tables",
+    records.SAME: "the interval lies on the paper's side of 0",
+    records.OPPOSITE: "it lies on the other side of 0",
+    records.EQUAL: f"it lies within ±{GAP:g} points",
+    records.NO_GAP: "level, though the paper has a gap",
+    records.AHEAD: f"it lies above {GAP:g} points, though the paper is level, or prints nothing",
+    records.BEHIND: f"it lies below -{GAP:g} points, though the paper is level, or prints nothing",
+    records.ABOVE: f"it lies above 0, but reaches below {GAP:g} points: perhaps level",
+    records.BELOW: f"it lies below 0, but reaches above -{GAP:g} points: perhaps level",
+    records.OPEN: "it does not decide",
+    records.BAG: "neither model learnt an order: both have ° in their tables",
 }
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
@@ -210,19 +210,19 @@ the paper by.
 
 
 def explain(text, meanings, numbers=NUMBERS):
-    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}, of a column
-    {cell: meaning}; of "S4D, LRU" only what stands in the text is explained; "same / other" as one."""
+    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
+    only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
     flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
-        if isinstance(meaning, dict):
-            cells = {
-                cell: text for cell, text in meaning.items() if f"| {cell} " in flat or f" {cell} on " in flat
-            }
-            lines += [f"    {words}"] * bool(cells)
+        if meaning is READINGS:
+            read = readings_in(flat)
+            lines += [f"    {words}"] * bool(read)
             lines += [
-                textwrap.fill(text, 80, initial_indent=f"      {cell:13} ", subsequent_indent=" " * 20)
-                for cell, text in cells.items()
+                textwrap.fill(
+                    READINGS[word], 80, initial_indent=f"      {word:13} ", subsequent_indent=" " * 20
+                )
+                for word in read
             ]
         elif known := ", ".join(
             word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
@@ -230,6 +230,13 @@ def explain(text, meanings, numbers=NUMBERS):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
+
+
+def readings_in(text):
+    """Those of READINGS that a text has in a table or in short; and "level", which others need."""
+    found = {word for word in READINGS if re.search(rf"{re.escape(word)} (\||on|after|at) ", text)}
+    by_level = {records.NO_GAP, records.AHEAD, records.BEHIND, records.ABOVE, records.BELOW}
+    return [word for word in READINGS if word in found or (word == records.EQUAL and found & by_level)]
 
 
 def report(
@@ -715,8 +722,13 @@ def print_in_short(gaps, titles, heading=IN_SHORT):
         places = {reading: [] for reading in READINGS}
         for gap in (gap for gap in found if gap.reading):
             other = next((g for g in gaps[name] if gap.turns(g)), None)
-            before = f"{other.reading} after {other.epochs} epochs" if other else ""
-            numbers = ", ".join(filter(None, [gap.kind, gap.alone]))
+            before = ""
+            if other:
+                before = f"{other.reading} " + (
+                    f"at {other.words}" if gap.kind else f"after {other.epochs} epochs"
+                )
+            easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
+            numbers = ", ".join(filter(None, [easy, gap.kind, gap.alone]))
             places[gap.reading].append(f"{titles[gap.task]} ({'; '.join(filter(None, [numbers, before]))})")
         words = "; ".join(f"{reading} on {listed(of)}" for reading, of in places.items() if of)
         lines += [f"{name}: {words}"] * bool(words)

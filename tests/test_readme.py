@@ -18,7 +18,6 @@ from conftest import SCRIPTS, lines_of
 
 import claims
 import data
-import exp_locality
 import exp_spt
 import floors
 import records
@@ -131,21 +130,12 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     rows = {(paper, here.replace("°", ""), reading): "°" in here for paper, here, reading in rows}
     assert len(rows) == 8 and rows.items() <= judged.items()
     sizes = {(paper, here.split(" ")[0]) for paper, here, _ in judged}
-    said = (
-        r"gMLP is (\S+) points ahead of S5 after 4 epochs \(A: (.*?)\), and (\S+) behind after 12\. On Text "
-    )
-    said += (
-        r"K = 31 is (\S+) points ahead of K = 5 after 10 epochs, and level after 30; without denoising it is "
-    )
-    said += r"(\S+) behind after 10\. .*? adds (\S+) points to S4 on Text\. On Image it costs S4 (\S+), with "
-    ahead, paper, behind, early, plain, more, less = re.search(said, README).groups()
-    gaps = {(f"+{paper}", f"+{ahead}"), (f"+{paper}", f"-{behind}")}
-    gaps |= {("+0.37", f"+{early}"), ("+0.37", f"-{plain}")}
-    assert gaps | {("> 0", f"+{more}"), ("> 0", f"-{less}")} <= sizes
-    (late,) = re.findall(
-        r"\|   Text, 30 epochs +\|.*\| (\w+) +\|\n", claims.report_of(exp_locality, "--mini")
-    )
-    assert late == "level"
+    turns = re.findall(r"\| ([-+>][ \d.]+) \| ([-+\d.]+) \(.*?\) \| (?:([-+\d.]+) \(.*?\) )?\|\n", README)
+    assert len(turns) == 5
+    turns = {(paper, here) for paper, *both in turns for here in both if here}
+    printed = claims.report_of(exp_spt, "--mini")
+    turns -= {(paper, here) for here, paper in re.findall(r"\| ([-+][\d.]+) \[.*?\] +\| (\S+ \d) ", printed)}
+    assert turns <= sizes
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
