@@ -787,8 +787,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "Transformer: on Image it is behind S4",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
-    "SPT+labels, 18+2": "epochs: 18 of SPT, then 2 of labels",
-    "scratch": "labels alone, for all of these epochs; the one that validates best counts",
+    "SPT+labels, 18+2, 4+4": "epochs of SPT, then of labels",
+    "scratch": "labels alone, for all of these epochs; the epoch that validates best counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",

@@ -174,19 +174,20 @@ OUR_READING = (
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 IN_SHORT = "In short, beside the paper (points, longest trainings):"
-OF_MINI = "In short, the mini tier beside the paper (points, longest trainings):"
+OF_MINI = "The mini tier in short, beside the paper (points, longest trainings):"
 READINGS = {  # of a Gap
     records.SAME: "the interval lies on the paper's side of 0",
     records.OPPOSITE: "it lies on the other side of 0",
     records.EQUAL: f"it lies within ±{GAP:g} points",
-    records.NO_GAP: "level, though the paper has a gap",
-    records.AHEAD: f"it lies above {GAP:g} points, though the paper is level, or prints nothing",
-    records.BEHIND: f"it lies below -{GAP:g} points, though the paper is level, or prints nothing",
-    records.ABOVE: f"it lies above 0, but reaches below {GAP:g} points: perhaps level",
-    records.BELOW: f"it lies below 0, but reaches above -{GAP:g} points: perhaps level",
+    records.NO_GAP: f"it lies within ±{GAP:g} points, and the paper is not level",
+    records.AHEAD: f"it lies above {GAP:g} points",
+    records.BEHIND: f"it lies below -{GAP:g} points",
+    records.ABOVE: f"it lies above 0, and reaches below {GAP:g} points: perhaps level",
+    records.BELOW: f"it lies below 0, and reaches above -{GAP:g} points: perhaps level",
     records.OPEN: "it does not decide",
     records.BAG: "neither model learnt an order: both have ° in their tables",
 }
+READ = f"reading, by the 95 % interval; a paper's gap of at most {GAP:g} points is level:"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -195,7 +196,7 @@ MEANINGS = {  # of words in any report
     "bag of symbols": "the model sees which symbols occur, not where",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; of a gap: one of "
     "its models is",
-    "reading, by the 95 % interval:": READINGS,
+    READ: READINGS,
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\

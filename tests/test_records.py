@@ -719,10 +719,10 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no gap"]
         assert f"- {name}: no gap on Text (+0.0; {of_4} after 4 epochs)\n" in out
     out = reported([], ours, leads=leads)[1]  # at full size in short
-    assert out.index("In short, the mini tier") < out.index("The paper's test accuracies")
+    assert out.index("The mini tier in short") < out.index("The paper's test accuracies")
     assert "- wide: level on Text (+0.0; ahead after 4 epochs)\n" in out
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
-    assert all("In short" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",)))
+    assert all("n short" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",)))
     usual = [r for r in ours if not r["changes"]]
     longer = dict(changes={"epochs": 6}, hp={"model": {}, "train": {"epochs": 6}})  # with the same gap
     longer = [r | longer | {"run": f"{r['run']} longer"} for r in usual]

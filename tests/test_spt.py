@@ -615,7 +615,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
 
     exp_spt.main(["--report", "--out", str(tmp_path)])  # in short, the longer of S4's trainings
     printed = capsys.readouterr().out
-    short = printed[: printed.index("### Paper B: self-pretraining (mini")].split("In short")[1]
+    short = printed[: printed.index("### Paper B: self-pretraining (mini")].split("The mini tier in short")[1]
     for said in (
         "sinusoidal, SPT over scratch: opposite on Text (masked, -10.0)",
         "S4, SPT over scratch: same sign on Text (masked, +20.0)",
