@@ -417,7 +417,8 @@ def plot(panels, heading, row, path):
 
 
 MEANINGS = {
-    "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind',
+    "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind (to be '
+    "ahead suits A even more)",
     "S4": "a state space with a structured matrix",
     MAMBA2: "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",

@@ -716,24 +716,31 @@ def longest_of(gaps):
 
 
 def print_in_short(gaps, titles, heading=IN_SHORT):
-    """A line a lead, {name: [Gap]}, of its longest trainings: "gMLP over S5: opposite on Image (-2.0; same
-    sign after 4 epochs)"."""
+    """A line a lead, {name: [Gap]}: what its longest trainings say."""
     lines = []
     for name, found in longest_of(gaps).items():
-        places = {reading: [] for reading in READINGS}
-        for gap in (gap for gap in found if gap.reading):
-            other = next((g for g in gaps[name] if gap.turns(g)), None)
-            before = ""
-            if other:
-                before = f"{other.reading} " + (
-                    f"at {other.words}" if gap.kind else f"after {other.epochs} epochs"
-                )
-            easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-            numbers = ", ".join(filter(None, [easy, gap.kind, gap.alone]))
-            places[gap.reading].append(f"{titles[gap.task]} ({'; '.join(filter(None, [numbers, before]))})")
-        words = "; ".join(f"{reading} on {listed(of)}" for reading, of in places.items() if of)
-        lines += [f"{name}: {words}"] * bool(words)
+        said = by_reading(found, gaps[name], titles)
+        lines += [f"{name}: {'; '.join(said)}"] * bool(said)
     print_list(heading, lines)
+
+
+def by_reading(longest, gaps, titles):
+    """["opposite on Image (-2.0, same sign after 4 epochs)"] of the longest of a lead's Gaps, in the order of
+    READINGS."""
+    places = {}
+    for gap in (gap for gap in longest if gap.reading):
+        place = titles[gap.task] + ", an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
+        shorter = next((other for other in gaps if gap.turns(other)), None)
+        words = " ".join(filter(None, [gap.kind, gap.alone]))
+        if shorter:
+            length = f"at {shorter.words}" if gap.kind else f"after {shorter.epochs} epochs"
+            words += f", {shorter.reading} {length}"
+        places.setdefault(gap.reading, {}).setdefault(place, []).append(words)
+    said = []
+    for reading in (reading for reading in READINGS if reading in places):
+        where = [f"{place} ({'; '.join(words)})" for place, words in places[reading].items()]
+        said.append(f"{reading} on {listed(where)}")
+    return said
 
 
 def best_rows(found):
