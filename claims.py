@@ -268,8 +268,8 @@ READ = f"""\
     no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
     level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
     ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
-    ahead?         at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
-    behind?        at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
+    maybe ahead    at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
+    maybe behind   at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
     open           any                  does none of these
     too few seeds  any                  is of fewer than {SEEDS} seeds
     not run        any                  is missing
@@ -322,8 +322,8 @@ and what became of it. Four rows that had been taken out when their results were
 - **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
   lies on that side of 0, *opposite* if it lies on the other side, *no gap* if it
   has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or ≈ 0: *level*
-  if the interval lies within ±{GAP:g}, *ahead* or *behind* if it lies outside, *ahead?* or *behind?*
-  if it lies on one side of 0 and only partly within ±{GAP:g}. Else *open*. To be ahead can be
+  if the interval lies within ±{GAP:g}, *ahead* or *behind* if it lies outside, *maybe ahead* or *maybe
+  behind* if it lies on one side of 0 and only partly within ±{GAP:g}. Else *open*. To be ahead can be
   *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on
   2026-11-28, when the numbers were known. *no order*: a gap is expected, and every cell has the mark
   *bag*, so that no model learnt an order. *too few seeds*: a cell has fewer than {SEEDS}.

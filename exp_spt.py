@@ -781,7 +781,9 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-NUMBERS = "standard error; of 3 seeds, or of (as many); accuracies on test in %, gaps in points"
+NUMBERS = (
+    "standard error over 3 seeds, or over the number in brackets; accuracies on test in %, gaps in points"
+)
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference. Its own numbers say otherwise of the sinusoidal "
     "Transformer: on Image it is behind S4",
@@ -1160,12 +1162,9 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """What the longest mini trainings say, in short; tables 1 to 3 of the paper, its averages beside ours."""
+    """Tables 1 to 3 of the paper, its averages beside ours; what the longest mini trainings say, in short."""
     if not any(r["tier"] == "paper" for found in both for r in found):
         tables.print_first(__file__, "--task image --objective causal")
-    if args.report:
-        gaps = by_name(gaps_of(mini_cells(both, names), short=True))
-        tables.print_in_short(gaps, data.TITLES, tables.OF_MINI)
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1182,6 +1181,9 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
+    if args.report:
+        gaps = by_name(gaps_of(mini_cells(both, names), short=True))
+        tables.print_in_short(gaps, data.TITLES, tables.OF_MINI)
 
 
 def print_averages(both, averages):

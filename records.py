@@ -552,7 +552,7 @@ FAR = 10.0  # points: of gaps above this mini runs mostly tell the sign
 # Readings. Where a gap is expected:
 SAME, OPPOSITE, NO_GAP, BAG = "same sign", "opposite", "no gap", "no order"
 # where none is, ABOVE and BELOW being perhaps level:
-EQUAL, AHEAD, BEHIND, ABOVE, BELOW = "level", "ahead", "behind", "ahead?", "behind?"
+EQUAL, AHEAD, BEHIND, ABOVE, BELOW = "level", "ahead", "behind", "maybe ahead", "maybe behind"
 OPEN, FEW, NOT_RUN = "open", "too few seeds", "not run"  # of any
 # Student's t: {degrees of freedom: its quantile 0.975}.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}

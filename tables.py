@@ -176,26 +176,26 @@ BEYOND, WITHOUT = "not in the paper's table", "no network"
 IN_SHORT = "In short, beside the paper (points, longest trainings):"
 OF_MINI = "The mini tier in short, beside the paper (points, longest trainings):"
 READINGS = {  # of a Gap
-    records.SAME: "the interval lies on the paper's side of 0",
-    records.OPPOSITE: "it lies on the other side of 0",
-    records.EQUAL: f"it lies within ±{GAP:g} points",
-    records.NO_GAP: f"it lies within ±{GAP:g} points, and the paper is not level",
-    records.AHEAD: f"it lies above {GAP:g} points",
-    records.BEHIND: f"it lies below -{GAP:g} points",
-    records.ABOVE: f"it lies above 0, and reaches below {GAP:g} points: perhaps level",
-    records.BELOW: f"it lies below 0, and reaches above -{GAP:g} points: perhaps level",
-    records.OPEN: "it does not decide",
+    records.SAME: "on the paper's side of 0",
+    records.OPPOSITE: "on the other side of 0",
+    records.EQUAL: f"within ±{GAP:g} points",
+    records.NO_GAP: f"within ±{GAP:g} points, though the paper has more",
+    records.AHEAD: f"above {GAP:g} points",
+    records.BEHIND: f"below -{GAP:g} points",
+    records.ABOVE: f"above 0, and partly below {GAP:g} points: perhaps level",
+    records.BELOW: f"below 0, and partly above -{GAP:g} points: perhaps level",
+    records.OPEN: "undecided",
     records.BAG: "neither model learnt an order: both have ° in their tables",
 }
-READ = f"reading, by the 95 % interval; a paper's gap of at most {GAP:g} points is level:"
+READ = f"reading: where the 95 % interval lies; if the paper has at most {GAP:g} points, level is expected:"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "≈ 0": "what the paper says in words: there is no difference",
     "bag of symbols": "the model sees which symbols occur, not where",
-    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; of a gap: one of "
-    "its models is",
+    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; a gap has it "
+    "if one of its models does",
     READ: READINGS,
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
@@ -218,7 +218,7 @@ def explain(text, meanings, numbers=NUMBERS):
     for words, meaning in ({"±": numbers} | meanings).items():
         if meaning is READINGS:
             read = readings_in(flat)
-            lines += [f"    {words}"] * bool(read)
+            lines += [textwrap.fill(words, 80, initial_indent="    ", subsequent_indent="    ")] * bool(read)
             lines += [
                 textwrap.fill(
                     READINGS[word], 80, initial_indent=f"      {word:13} ", subsequent_indent=" " * 20
@@ -285,10 +285,8 @@ def report(
             if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
                 print(words)
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
-            small = mini_gaps_of(args, leads, both, shown, tasks, paper) if full else {}
             if full and not ran:
                 print_first(script, first)
-                print_in_short(small, titles, OF_MINI)
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
@@ -311,8 +309,8 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                if ran:
-                    print_in_short(small, titles, OF_MINI)
+                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
+                print_in_short(small, titles, OF_MINI)
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -725,7 +723,7 @@ def print_in_short(gaps, titles, heading=IN_SHORT):
 
 
 def by_reading(longest, gaps, titles):
-    """["opposite on Image (-2.0, same sign after 4 epochs)"] of the longest of a lead's Gaps, in the order of
+    """["opposite on Image (-2.0, +5.0 after 4 epochs)"] of the longest of a lead's Gaps, in the order of
     READINGS."""
     places = {}
     for gap in (gap for gap in longest if gap.reading):
@@ -734,7 +732,7 @@ def by_reading(longest, gaps, titles):
         words = " ".join(filter(None, [gap.kind, gap.alone]))
         if shorter:
             length = f"at {shorter.words}" if gap.kind else f"after {shorter.epochs} epochs"
-            words += f", {shorter.reading} {length}"
+            words += f", {shorter.alone} {length}"
         places.setdefault(gap.reading, {}).setdefault(place, []).append(words)
     said = []
     for reading in (reading for reading in READINGS if reading in places):

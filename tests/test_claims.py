@@ -173,11 +173,11 @@ def test_rows_are_sums_of_different_cells_of_one_task_that_have_been_run():
         (2.0, -2, 2, "level"),
         (-2.0, 0.1, 2, "level"),
         (0, -2.01, 2, "open"),
-        (0, 1, 2.01, "ahead?"),
+        (0, 1, 2.01, "maybe ahead"),
         (0, 0, 2.01, "open"),
-        (0, -2.01, -0.01, "behind?"),
+        (0, -2.01, -0.01, "maybe behind"),
         (0, 2.01, 9, "ahead"),
-        (0.3, 2, 9, "ahead?"),
+        (0.3, 2, 9, "maybe ahead"),
         (0, -9, -2.01, "behind"),
         (None, 3, 9, ""),
     ],
@@ -493,7 +493,7 @@ def test_the_gaps_of_a_report_are_those_of_the_claims(script):
                 assert paper == f"{turned * pair.row.expected:+.2f}"
                 said = pair.reading
                 if turned < 0 and abs(pair.row.expected) <= 2:  # no sign is expected: the side is turned, too
-                    other = {"ahead": "behind", "ahead?": "behind?"}
+                    other = {"ahead": "behind", "maybe ahead": "maybe behind"}
                     said = (other | {b: a for a, b in other.items()}).get(said, said)
                 assert reading == said
                 checked += 1
