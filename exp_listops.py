@@ -398,9 +398,8 @@ def print_ranges(groups, tier, everything):
     if name:
         shown = {place: group for place, group in groups.items() if place[1] in sizes}
         lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
-        words = (
-            f"Beside the best network ({name}, {network:.2f} on test), level within {2 * error:.2f} points:"
-        )
+        reach = f"level within two errors, {2 * error:.2f} points"
+        words = f"Beside the best network ({name}, {network:.2f} on test), {reach}:"
         tables.print_list(words, filter(None, lines))
     tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
 

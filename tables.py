@@ -187,7 +187,7 @@ READINGS = {  # of a Gap
     records.OPEN: "undecided",
     records.BAG: "neither model learnt an order: both have ° in their tables",
 }
-READ = f"reading: where the 95 % interval lies; if the paper has at most {GAP:g} points, level is expected:"
+READ = f"reading: where the 95 % interval lies; if the paper's gap is at most {GAP:g}, level is expected:"
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -723,16 +723,19 @@ def print_in_short(gaps, titles, heading=IN_SHORT):
 
 
 def by_reading(longest, gaps, titles):
-    """["opposite on Image (-2.0, +5.0 after 4 epochs)"] of the longest of a lead's Gaps, in the order of
-    READINGS."""
+    """["opposite on Image (+5.0 after 4 epochs, -2.0 after 12)"] of the longest of a lead's Gaps, in the order
+    of READINGS."""
     places = {}
     for gap in (gap for gap in longest if gap.reading):
         place = titles[gap.task] + ", an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
         shorter = next((other for other in gaps if gap.turns(other)), None)
-        words = " ".join(filter(None, [gap.kind, gap.alone]))
+        words = gap.alone
         if shorter:
-            length = f"at {shorter.words}" if gap.kind else f"after {shorter.epochs} epochs"
-            words += f", {shorter.alone} {length}"
+            word, one, other = "at", shorter.words, gap.words
+            if not gap.kind:
+                word, one, other = "after", f"{shorter.epochs} epochs", gap.epochs
+            words = f"{shorter.alone} {word} {one}, {gap.alone} {word} {other}"
+        words = " ".join(filter(None, [gap.kind, words]))
         places.setdefault(gap.reading, {}).setdefault(place, []).append(words)
     said = []
     for reading in (reading for reading in READINGS if reading in places):

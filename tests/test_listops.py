@@ -424,11 +424,13 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "", "", "43.0 / 44.0"] in table
     assert ["8", "90.0≈ / 95.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    assert "Beside the best network (MEGA, 63.14 on test), level within 2.18 points: -" in one_line
+    assert (
+        "Beside the best network (MEGA, 63.14 on test), level within two errors, 2.18 points: -" in one_line
+    )
     beside = "- window, known: level from W = 16 on, ahead from W = 32 on"
     beside += " - window, guessed: level from W = 16 on"
     assert f"{beside} | W, P" in one_line  # a prefix of 64 is behind
-    assert "(Transformer, 89.50 on test), level within 1.94 points: -" in one_line
+    assert "(Transformer, 89.50 on test), level within two errors, 1.94 points: -" in one_line
     assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes

@@ -692,9 +692,9 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         "nowhere": ("K=31", "K=5", ("a", "b")),
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
-    assert "- wide: level on Text (+0.0, +10.0 after 4 epochs)\n" in out
+    assert "- wide: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
     assert (
-        "- nowhere: level on Text (+0.0, +10.0 after 4 epochs)\n" in out
+        "- nowhere: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
     )  # 99 have two seeds, 20 fewer examples
     wanted = {
         ", 4 epochs": ["+10.0 [9.1, 10.9]", "ahead"],
@@ -717,10 +717,10 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         read = {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()}
         assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no gap"]
-        assert f"- {name}: no gap on Text (+0.0, +10.0 after 4 epochs)\n" in out
+        assert f"- {name}: no gap on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
     out = reported([], ours, leads=leads)[1]  # at full size in short
     assert out.index("The mini tier in short") > out.index("The paper's test accuracies")
-    assert "- wide: level on Text (+0.0, +10.0 after 4 epochs)\n" in out
+    assert "- wide: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
     assert all("n short" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",)))
     usual = [r for r in ours if not r["changes"]]
