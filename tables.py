@@ -723,25 +723,29 @@ def print_in_short(gaps, titles, heading=IN_SHORT):
 
 
 def by_reading(longest, gaps, titles):
-    """["opposite on Image (+5.0 after 4 epochs, -2.0 after 12)"] of the longest of a lead's Gaps, in the order
-    of READINGS."""
+    """["opposite on Image (-2.0)", "level on Text (+0.2)"] of the longest of a lead's Gaps, in the order of
+    READINGS."""
     places = {}
     for gap in (gap for gap in longest if gap.reading):
         place = titles[gap.task] + ", an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-        shorter = next((other for other in gaps if gap.turns(other)), None)
-        words = gap.alone
-        if shorter:
-            word, one, other = "at", shorter.words, gap.words
-            if not gap.kind:
-                word, one, other = "after", f"{shorter.epochs} epochs", gap.epochs
-            words = f"{shorter.alone} {word} {one}, {gap.alone} {word} {other}"
-        words = " ".join(filter(None, [gap.kind, words]))
+        words = " ".join(filter(None, [gap.kind, with_shorter(gap, gaps)]))
         places.setdefault(gap.reading, {}).setdefault(place, []).append(words)
     said = []
     for reading in (reading for reading in READINGS if reading in places):
         where = [f"{place} ({'; '.join(words)})" for place, words in places[reading].items()]
         said.append(f"{reading} on {listed(where)}")
     return said
+
+
+def with_shorter(gap, gaps):
+    """ "+5.0 after 4 epochs, -2.0 after 12": the points of a Gap behind those of a shorter training that is
+    read otherwise; "-2.0" without one."""
+    shorter = next((other for other in gaps if gap.turns(other)), None)
+    if not shorter:
+        return gap.alone
+    if gap.kind:  # its words are the epochs of both halves
+        return f"{shorter.alone} at {shorter.words}, {gap.alone} at {gap.words}"
+    return f"{shorter.alone} after {shorter.epochs} epochs, {gap.alone} after {gap.epochs}"
 
 
 def best_rows(found):
