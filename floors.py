@@ -25,10 +25,10 @@ from exp_ngrams import COLUMNS, TRANSFORMERS
 FIGURE = Path(__file__).parent / "results" / "figures" / "floors.png"
 ROWS = [  # (task, the rule in words, what its record has)
     ("text", "linear model of byte 6-grams", data.FLOORS["text"]),
-    ("image", "linear model of 400 kinds of 6 x 6 patches", data.PATCHES),
+    ("image", "linear model of 6 x 6 patches, by quarters", data.PATCHES),
     ("listops", "solves arguments up to 16 symbols, guesses longer", data.WINDOW),
     ("listops", "the same, but a sum at the root is guessed", data.GUESSING),
-    ("pathfinder", "linear model of 400 kinds of 6 x 6 patches", data.PATCHES),
+    ("pathfinder", "linear model of 6 x 6 patches, by quarters", data.PATCHES),
 ]
 KINDS = {"linear": ("o", "ours: a linear model"), "rule": ("^", "ours: a rule that knows the grammar")}
 BEST = "best number printed in papers A and B"
@@ -132,7 +132,7 @@ def plot(found, path):
             "|",
             color="0.3",
             label="always the commonest answer",
-            markersize=16,
+            markersize=12,
             zorder=3,
         )
         look = dict(color=tables.ORANGE, markersize=7, **style)

@@ -187,7 +187,9 @@ READINGS = {  # of a Gap
     records.OPEN: "undecided",
     records.BAG: "neither model learnt an order: both have ° in their tables",
 }
-READ = f"reading: where the 95 % interval lies; if the paper's gap is at most {GAP:g}, level is expected:"
+READ = (
+    f"reading: where the 95 % interval lies. Level is expected if the paper's gap is at most {GAP:g} points:"
+)
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -235,7 +237,7 @@ def explain(text, meanings, numbers=NUMBERS):
 
 def readings_in(text):
     """Those of READINGS that a text has in a table or in short; and "level", which others need."""
-    found = {word for word in READINGS if re.search(rf"{re.escape(word)} (\||on|after|at) ", text)}
+    found = {word for word in READINGS if re.search(rf"{re.escape(word)} (\||on) ", text)}
     by_level = {records.NO_GAP, records.AHEAD, records.BEHIND, records.ABOVE, records.BELOW}
     return [word for word in READINGS if word in found or (word == records.EQUAL and found & by_level)]
 
@@ -596,6 +598,10 @@ class Gap(NamedTuple):
         said = self.kind or self.groups[0][0]["changes"].keys() & {"epochs", "steps"}
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
 
+    def where(self, titles):
+        """Its task in words, "Pathfinder, an easy level" where the paper has another."""
+        return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
+
     @property
     def tier(self):
         return self.groups[0][0]["tier"]
@@ -677,8 +683,7 @@ def print_leads(gaps, titles, heading=""):
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
-            easy = "an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
-            label = ", ".join(filter(None, [titles[gap.task], easy, gap.kind, gap.length, gap.words]))
+            label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
         lines += under(name, rows)
     if lines:
@@ -727,9 +732,8 @@ def by_reading(longest, gaps, titles):
     READINGS."""
     places = {}
     for gap in (gap for gap in longest if gap.reading):
-        place = titles[gap.task] + ", an easy level" * ((gap.tier, gap.task) in OTHER_TASK)
         words = " ".join(filter(None, [gap.kind, with_shorter(gap, gaps)]))
-        places.setdefault(gap.reading, {}).setdefault(place, []).append(words)
+        places.setdefault(gap.reading, {}).setdefault(gap.where(titles), []).append(words)
     said = []
     for reading in (reading for reading in READINGS if reading in places):
         where = [f"{place} ({'; '.join(words)})" for place, words in places[reading].items()]
