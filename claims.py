@@ -104,8 +104,8 @@ def count(pairs, width):
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
-        f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe: is their "
-        "gap as in the paper?"
+        f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe (longer "
+        "trainings do not count): is their gap as in the paper?"
     )
     kinds = [
         f"as there: the same sign; or level, where the paper's gap is at most {GAP:g} points",

@@ -261,7 +261,7 @@ MEANINGS = {
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order, before both are rounded",
-    "keeps": "points over the bag in the same order, of those in the own order",
+    "keeps": "points over the bag in the same order, of those in the own order, before they are rounded",
     "apart": "--stride S sends former neighbours L / S apart, where an input has L positions: with S = 3 a "
     "model reads ABCDEF as ADBECF",
     "anywhere": "one random order for all examples",

@@ -998,7 +998,7 @@ def print_recipe(plain, shown, found, searched):
     rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = about_runs(found, searched) + (best_epochs(shown, plain) if searched else "") + words
+    words = about_runs(found, searched) + best_epochs(shown, plain) + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
 
 

@@ -182,8 +182,8 @@ READINGS = {  # of a Gap
     records.NO_GAP: f"within ±{GAP:g} points, though the paper has more",
     records.AHEAD: f"above {GAP:g} points",
     records.BEHIND: f"below -{GAP:g} points",
-    records.ABOVE: f"above 0, and partly below {GAP:g} points: perhaps level",
-    records.BELOW: f"below 0, and partly above -{GAP:g} points: perhaps level",
+    records.ABOVE: f"above 0, but partly below {GAP:g} points",
+    records.BELOW: f"below 0, but partly above -{GAP:g} points",
     records.OPEN: "undecided",
     records.BAG: "neither model learnt an order: both have ° in their tables",
 }
@@ -236,10 +236,8 @@ def explain(text, meanings, numbers=NUMBERS):
 
 
 def readings_in(text):
-    """Those of READINGS that a text has in a table or in short; and "level", which others need."""
-    found = {word for word in READINGS if re.search(rf"{re.escape(word)} (\||on) ", text)}
-    by_level = {records.NO_GAP, records.AHEAD, records.BEHIND, records.ABOVE, records.BELOW}
-    return [word for word in READINGS if word in found or (word == records.EQUAL and found & by_level)]
+    """Those of READINGS that a text has, in a table or in short."""
+    return [word for word in READINGS if re.search(rf"{re.escape(word)} (\| |\([-+]|after \d|at \d)", text)]
 
 
 def report(
@@ -582,6 +580,11 @@ class Gap(NamedTuple):
         bags = all(map(at_bag, self.groups))
         return "" if self.few else records.read_interval(self.paper or 0.0, *self.interval, bags)
 
+    def said(self, timed):
+        """ "opposite (-2.0)", or "opposite after 12 epochs (-2.0)" if timed."""
+        length = f"at {self.words}" if self.kind else f"after {self.epochs} epochs"
+        return " ".join([self.reading, *[length] * timed, f"({self.alone})"])
+
     def turns(self, other):
         """Whether a training that is but for its epochs alike, and shorter, is read otherwise."""
 
@@ -719,37 +722,19 @@ def longest_of(gaps):
 
 
 def print_in_short(gaps, titles, heading=IN_SHORT):
-    """A line a lead, {name: [Gap]}: what its longest trainings say."""
+    """A line a lead, {name: [Gap]}: what the longest training of each task and kind says, behind a shorter
+    one that is read otherwise: "gMLP over S4: on Image ahead after 4 epochs (+7.5), level after 12 epochs
+    (+1.0); on Text open (+2.8)"."""
     lines = []
     for name, found in longest_of(gaps).items():
-        said = by_reading(found, gaps[name], titles)
+        said = []
+        for gap in (gap for gap in found if gap.reading):
+            shorter = next((other for other in gaps[name] if gap.turns(other)), None)
+            parts = [other.said(bool(shorter)) for other in (shorter, gap) if other]
+            place = ", ".join(filter(None, [gap.where(titles), gap.kind]))
+            said.append(f"on {place}{':' * (',' in place)} {', '.join(parts)}")
         lines += [f"{name}: {'; '.join(said)}"] * bool(said)
     print_list(heading, lines)
-
-
-def by_reading(longest, gaps, titles):
-    """["opposite on Image (-2.0)", "level on Text (+0.2)"] of the longest of a lead's Gaps, in the order of
-    READINGS."""
-    places = {}
-    for gap in (gap for gap in longest if gap.reading):
-        words = " ".join(filter(None, [gap.kind, with_shorter(gap, gaps)]))
-        places.setdefault(gap.reading, {}).setdefault(gap.where(titles), []).append(words)
-    said = []
-    for reading in (reading for reading in READINGS if reading in places):
-        where = [f"{place} ({'; '.join(words)})" for place, words in places[reading].items()]
-        said.append(f"{reading} on {listed(where)}")
-    return said
-
-
-def with_shorter(gap, gaps):
-    """ "+5.0 after 4 epochs, -2.0 after 12": the points of a Gap behind those of a shorter training that is
-    read otherwise; "-2.0" without one."""
-    shorter = next((other for other in gaps if gap.turns(other)), None)
-    if not shorter:
-        return gap.alone
-    if gap.kind:  # its words are the epochs of both halves
-        return f"{shorter.alone} at {shorter.words}, {gap.alone} at {gap.words}"
-    return f"{shorter.alone} after {shorter.epochs} epochs, {gap.alone} after {gap.epochs}"
 
 
 def best_rows(found):

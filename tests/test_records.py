@@ -692,9 +692,9 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         "nowhere": ("K=31", "K=5", ("a", "b")),
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
-    assert "- wide: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
+    assert "- wide: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
     assert (
-        "- nowhere: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
+        "- nowhere: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
     )  # 99 have two seeds, 20 fewer examples
     wanted = {
         ", 4 epochs": ["+10.0 [9.1, 10.9]", "ahead"],
@@ -717,27 +717,28 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         read = {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()}
         assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no gap"]
-        assert f"- {name}: no gap on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
+        said = f"- {name}: on Text {of_4} after 4 epochs (+10.0), no gap after 9 epochs (+0.0)"
+        assert said in " ".join(out.split())
     out = reported([], ours, leads=leads)[1]  # at full size in short
     assert out.index("The mini tier in short") > out.index("The paper's test accuracies")
-    assert "- wide: level on Text (+10.0 after 4 epochs, +0.0 after 9)\n" in out
+    assert "- wide: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
     assert all("n short" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",)))
     usual = [r for r in ours if not r["changes"]]
     longer = dict(changes={"epochs": 6}, hp={"model": {}, "train": {"epochs": 6}})  # with the same gap
     longer = [r | longer | {"run": f"{r['run']} longer"} for r in usual]
-    assert "- wide: ahead on Text (+10.0)\n" in reported([], usual + longer, "--mini", leads=leads)[1]
+    assert "- wide: on Text ahead (+10.0)\n" in reported([], usual + longer, "--mini", leads=leads)[1]
     # The other training is the longest: ahead by 10, or with the rows exchanged behind.
     first = [r for r in ours if r["changes"] in ({}, {"epochs": 99})]
     leads["narrow"] = ("K=5", "K=31")
     out = reported([], first, leads=leads)[1]
-    assert "- wide: ahead on Text (+10.0)\n" in out and "- narrow: behind on Text (-10.0)\n" in out
+    assert "- wide: on Text ahead (+10.0)\n" in out and "- narrow: on Text behind (-10.0)\n" in out
     # As mini Pathfinder, which is not the paper's task: no sign is expected of it.
     wide = {"wide": ("K=31", "K=5", ("K=31", "K=5")), "of words": ("K=31", "K=5", math.inf)}
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
     out = reported([], first, leads=wide)[1]
-    for said in ("wide: ahead", "of words: same sign"):
-        assert f"- {said} on Text, an easy level (+10.0)\n" in out
+    for name, read in (("wide", "ahead"), ("of words", "same sign")):
+        assert f"- {name}: on Text, an easy level: {read} (+10.0)\n" in out
 
 
 def test_a_bag_of_symbols_stands_below_the_mini_rows_once(reported):

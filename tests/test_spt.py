@@ -617,10 +617,10 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     printed = capsys.readouterr().out
     short = printed[: printed.index("### Paper B: self-pretraining (mini")].split("The mini tier in short")[1]
     for said in (
-        "sinusoidal, SPT over scratch: opposite on Text (masked -10.0)",
-        "S4, SPT over scratch: same sign on Text (masked +20.0)",
-        "S4 over sinusoidal: ahead on Text (masked +30.0)",
-        "S4's start over a random one: ahead on Text (masked +20.0)",
+        "sinusoidal, SPT over scratch: on Text, masked: opposite (-10.0)",
+        "S4, SPT over scratch: on Text, masked: same sign (+20.0)",
+        "S4 over sinusoidal: on Text, masked: ahead (+30.0)",
+        "S4's start over a random one: on Text, masked: ahead (+20.0)",
     ):
         assert f"- {said}\n" in short
 
