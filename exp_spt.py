@@ -973,7 +973,9 @@ def print_table(title, shown, cells, number):
                 else []
             )
     if lines:
-        tables.print_table([title, "SPT+labels", "scratch", *(f"{way} SPT" for way in WAYS)], lines)
+        room = max(len(label) for label, *_ in lines) <= 14
+        epochs = "SPT+labels" if room else "epochs"
+        tables.print_table([title, epochs, "scratch", *(f"{way} SPT" for way in WAYS)], lines)
 
 
 def print_both(title, shown):
