@@ -605,7 +605,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
             ],
         ),
         (
-            ["Text, other rates", "SPT+labels", "masked SPT"],
+            ["Text, other rates", "epochs", "masked SPT"],
             [["S4,", "", ""], ["lr_pretrain 0.001", "6+2", "65.0 ± 0.3"]],
         ),
     ):
