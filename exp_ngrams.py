@@ -514,15 +514,16 @@ def print_best(found, usual, cut=()):
     tables.print_list("The best by validation:", map(best_in_words, rest))
     if large:
         first = [r for r in usual if r not in large]
-        of_tasks = sorted({data.TITLES[r["task"]] for r in first + large})
-        alone = f"{of_tasks[0]} " if not of_tasks[1:] else ""  # a task that no row needs to say
-        lines = [[feature_of(r).removeprefix(alone), *leads(r)] for r in first + large]
+        several = len({r["task"] for r in large}) > 1  # tasks, which each row has to name
+        lines = [[title_of(r) * several + feature_of(r), *leads(r)] for r in first + large]
         for r in cut:  # beside LRA's alone, which read as much
-            lines.append([feature_of(r).removeprefix("Text "), *leads(r)[:2], *[""] * len(LATER)])
+            lines.append([feature_of(r), *leads(r)[:2], *[""] * len(LATER)])
         for r in first:
-            words = f"{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. The reports of "
-            print(textwrap.fill(f'{words}networks have it as "no network".', 80) + "\n")
-        where = f" on {alone.strip()}" if alone else ""
+            words = (
+                f"{title_of(r)}{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. The "
+            )
+            print(textwrap.fill(f'{words}reports of networks have it as "no network".', 80) + "\n")
+        where = "" if several else f" on {data.TITLES[large[0]['task']]}"
         print(f"Points ahead of published networks{where}; n=6, and the best by validation:\n")
         tables.show(["", "% test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
@@ -537,12 +538,17 @@ def best_in_words(record):
 
 
 def feature_of(record):
-    """ "Text n=6", "Image lags 0 1 32 33": a record in the table of the best; weights if not bayes on
-    texts, or counts elsewhere."""
+    """ "n=6", "lags 0 1 32 33": a record in the table of the best; weights if not bayes on texts, or counts
+    elsewhere."""
     usual = "bayes" if record["task"] in data.TEXTS else "counts"
     words = label_of(record["cell"], without={"unit", *["weights"] * (record["cell"]["weights"] == usual)})
     unit = record["cell"].get("unit")
-    return f"{data.TITLES[record['task']]} {', '.join(filter(None, [unit and f'{unit}s', words]))}"
+    return ", ".join(filter(None, [unit and f"{unit}s", words]))
+
+
+def title_of(record):
+    """ "Text ": the task of a record, in front of its feature."""
+    return f"{data.TITLES[record['task']]} "
 
 
 def beside_the_best(record):

@@ -967,13 +967,10 @@ def print_table(title, shown, cells, number):
             first = next(columns[column][0] for column in (*WAYS, "none") if column in columns)
             group = columns.get("none") or scratch_of(cells, arm)
             numbers = [number(group), *(number(columns.get(way)) for way in WAYS)]
-            lines += (
-                tables.folded([arm.with_changes(first), budget(first), *numbers], width=16)
-                if any(numbers)
-                else []
-            )
+            if any(numbers):
+                lines += tables.folded([arm.with_changes(first), budget(first), *numbers], width=16)
     if lines:
-        room = max(len(label) for label, *_ in lines) <= 14
+        room = max(len(label) for label, *_ in lines) <= 14  # of 80 columns
         epochs = "SPT+labels" if room else "epochs"
         tables.print_table([title, epochs, "scratch", *(f"{way} SPT" for way in WAYS)], lines)
 

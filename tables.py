@@ -219,14 +219,7 @@ def explain(text, meanings, numbers=NUMBERS):
     flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
         if meaning is READINGS:
-            read = readings_in(flat)
-            lines += [textwrap.fill(words, 80, initial_indent="    ", subsequent_indent="    ")] * bool(read)
-            lines += [
-                textwrap.fill(
-                    READINGS[word], 80, initial_indent=f"      {word:13} ", subsequent_indent=" " * 20
-                )
-                for word in read
-            ]
+            lines += explained_readings(words, flat)
         elif known := ", ".join(
             word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
         ):
@@ -235,9 +228,14 @@ def explain(text, meanings, numbers=NUMBERS):
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
 
 
-def readings_in(text):
-    """Those of READINGS that a text has, in a table or in short."""
-    return [word for word in READINGS if re.search(rf"{re.escape(word)} (\| |\([-+]|after \d|at \d)", text)]
+def explained_readings(heading, text):
+    """Lines on those of READINGS that a text has, in a table or in short, below a heading; [] for none."""
+    inside = [word for word in READINGS if re.search(rf"{re.escape(word)} (\| |\([-+]|after \d|at \d)", text)]
+    lines = [textwrap.fill(heading, 80, initial_indent="    ", subsequent_indent="    ")] * bool(inside)
+    for word in inside:
+        indent = f"      {word:13} "
+        lines.append(textwrap.fill(READINGS[word], 80, initial_indent=indent, subsequent_indent=" " * 20))
+    return lines
 
 
 def report(

@@ -133,13 +133,13 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     said += r"On Text K = 31 is (\S+) points ahead of K = 5 after 10 epochs, and level after 30\. "
     said += r"Masked SPT costs S4 (\S+) points on Image, where it takes 18 of 20 epochs\.\n"
     ahead, paper, behind, early, less = re.search(said, README).groups()
-    said = {
+    sentences = {
         ("+" + paper, "+" + ahead),
         ("+" + paper, "-" + behind),
         ("+0.37", "+" + early),
         ("> 0", "-" + less),
     }
-    assert said <= sizes
+    assert sentences <= sizes
     late = "Text, denoising, 30 epochs: K = 31 over K = 5"
     assert [row[4] for row in cells if row[:1] == [late]] == ["level"]
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
