@@ -36,7 +36,7 @@ import records
 import rule
 import tables
 from machine import UserError
-from records import BAG, FAR, FEW, GAP, OPPOSITE, SAME, SEEDS
+from records import AS_THERE, BAG, FAR, FEW, GAP, OPPOSITE, SAME, SEEDS
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "results" / "figures"
@@ -45,9 +45,6 @@ SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
-# Readings:
-AS_EXPECTED, UNDECIDED = (SAME, records.EQUAL), (records.OPEN, records.ABOVE, records.BELOW)
-OTHERWISE = OPPOSITE, records.NO_GAP, records.AHEAD, records.BEHIND
 
 # ------------------------------------------------------------------------------------------ all pairs
 
@@ -86,11 +83,11 @@ def by_size(pairs):
 def count_table(pairs):
     """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading."""
     sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
-    kinds = {"as there": AS_EXPECTED, "otherwise": OTHERWISE, "open": (*UNDECIDED, BAG)}
     lines = []
     for name, part in zip(sizes, by_size(pairs)):
-        lines.append([name, len(part), *(sum(p.reading in kind for p in part) for kind in kinds.values())])
-    return tables.markdown(["gap in the paper", "pairs", *kinds], lines)
+        answers = [records.as_there(pair.reading) for pair in part]
+        lines.append([name, len(part), *map(answers.count, AS_THERE)])
+    return tables.markdown(["gap in the paper", "pairs", *AS_THERE], lines)
 
 
 def count(pairs, width):
@@ -108,8 +105,8 @@ def count(pairs, width):
         "trainings do not count): is their gap as in the paper?"
     )
     kinds = [
-        f"as there: the same sign; or level, where the paper's gap is at most {GAP:g} points",
-        "otherwise: the opposite sign or no gap; or not level, where the paper is",
+        f"yes: the same sign; or level, where the paper's gap is at most {GAP:g} points",
+        "no: the opposite sign or no gap; or not level, where the paper is",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (
@@ -131,9 +128,10 @@ def tally(judged, width):
     each and of each of their sentences."""
 
     def counts(name, group):
-        as_said, otherwise = (sum(one.reading in kind for one in group) for kind in (AS_EXPECTED, OTHERWISE))
+        answers = [records.as_there(one.reading) for one in group]
+        yes, no, still = map(answers.count, AS_THERE)
         better = sum(one.better for one in group)
-        return [name, as_said, better, otherwise - better, len(group) - as_said - otherwise]
+        return [name, yes, better, no - better, still]
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
@@ -145,15 +143,15 @@ def tally(judged, width):
             part += [counts(f"  {words}", found) for words, found in sentences.items()]
         lines += part
         if who in ("A", "B"):
-            _, as_said, better, otherwise, still = part[0]
-            came = f"{as_said + better} came as said or better, {otherwise} otherwise, {still} are open"
+            _, yes, better, no, still = part[0]
+            came = f"{yes + better} came as said or better, {no} did not, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
     better = [one.row.words for one in expecting if one.better]
-    read = sum(one.reading in (*AS_EXPECTED, *OTHERWISE, *UNDECIDED) for one in summed)
+    read = sum(one.reading != BAG for one in summed)
     kinds = [
-        "as said: *same sign*, whatever the size, or *level*",
+        "yes: *same sign*, whatever the size, or *level*",
         f"better: *ahead* or *behind*, which supports the sentence even more ({'; '.join(better)})",
-        "otherwise: *opposite*, *no gap*, or *ahead* or *behind* against the sentence",
+        "no: *opposite*, *no gap*, or *ahead* or *behind* against the sentence",
         "open: all others, also *no order*",
     ]
     after = (
@@ -162,7 +160,7 @@ def tally(judged, width):
         "Nothing is corrected for that. Many rows share runs. Rival guesses of ours exclude each other, and "
         "are not counted."
     )
-    table = tables.markdown(["what is said, in short", "as said", "better", "otherwise", "open"], lines)
+    table = tables.markdown(["did it come as said?", "yes", "better", "no", "open"], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
@@ -194,7 +192,7 @@ def plot(pairs, path):
     axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="open, or both at the bag")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
-        at, face = pair.row.expected, "white" if pair.reading in (*UNDECIDED, BAG) else color
+        at, face = pair.row.expected, "white" if records.as_there(pair.reading) == "open" else color
         reach = [[abs(x - points)] for x in ends]
         axis.errorbar(at, points, reach, fmt="o", color=color, markerfacecolor=face, elinewidth=1)
     places, step = [], (high - low) / 26  # the height of a line of text
@@ -262,15 +260,19 @@ READ = f"""\
     [none]     a pretraining learnt nothing
 
     reading        expected             the 95 % interval of ours
+    "yes" above:
     same sign      above {GAP:g} points, > 0  is on the expected side of 0
+    level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
+    "no" above (or "better"):
     opposite       above {GAP:g} points, > 0  is on the other side of 0
     no gap         above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
-    no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
-    level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
     ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
+    "open" above:
+    no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
     maybe ahead    at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
     maybe behind   at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
     open           any                  does none of these
+    not counted:
     too few seeds  any                  is of fewer than {SEEDS} seeds
     not run        any                  is missing
     (empty)        none                 is not read: nobody predicted one

@@ -438,7 +438,6 @@ LEADS = {
     "gMLP over S4": ("gMLP", "S4"),
     "gMLP over S5": ("gMLP", "S5"),
     "S4 over S5": ("S4", "S5"),
-    "gMLP over SGConv": ("gMLP", "SGConv", 0.0),
     "free taps (underfit) over S4": ("free taps in S4's block", "S4", 0.0),
     "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
 }

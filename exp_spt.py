@@ -845,7 +845,9 @@ def print_runs(whose, tier, found, searched, folded):
         print(f"{whose}\n")
     short = gaps_of(plain, short=True)
     if tier == "mini":
-        tables.print_in_short(by_name(short), data.TITLES)
+        tables.print_count(by_name(short))
+    for question, gaps in (short if folded else gaps_of(cells if searched else plain)).items():
+        tables.print_leads(gaps, data.TITLES, question)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -861,8 +863,6 @@ def print_runs(whose, tier, found, searched, folded):
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
             print_table(f"{title}, other rates", others, others, accuracy)
             print_both(f"{title}, other rates", others)
-    for question, gaps in (short if folded else gaps_of(cells if searched else plain)).items():
-        tables.print_leads(gaps, data.TITLES, question)
     if shown != plain:
         print("Further rows, of other models, rates, losses, orders, fewer images: --all-tiers\n")
 
@@ -1181,8 +1181,10 @@ def print_papers(args, both, names):
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if args.report:
-        gaps = by_name(gaps_of(mini_cells(both, names), short=True))
-        tables.print_in_short(gaps, data.TITLES, tables.OF_MINI)
+        gaps = gaps_of(mini_cells(both, names), short=True)
+        tables.print_count(by_name(gaps))
+        for question, found in gaps.items():
+            tables.print_leads(tables.telling(found), data.TITLES, question)
 
 
 def print_averages(both, averages):

@@ -554,6 +554,11 @@ SAME, OPPOSITE, NO_GAP, BAG = "same sign", "opposite", "no gap", "no order"
 # where none is, ABOVE and BELOW being perhaps level:
 EQUAL, AHEAD, BEHIND, ABOVE, BELOW = "level", "ahead", "behind", "maybe ahead", "maybe behind"
 OPEN, FEW, NOT_RUN = "open", "too few seeds", "not run"  # of any
+AS_THERE = {  # is it as expected? {answer: readings}
+    "yes": (SAME, EQUAL),
+    "no": (OPPOSITE, NO_GAP, AHEAD, BEHIND),
+    "open": (OPEN, ABOVE, BELOW, BAG),
+}
 # Student's t: {degrees of freedom: its quantile 0.975}.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 8: 2.306, 10: 2.228, 12: 2.179, 15: 2.131}
 T |= {20: 2.086, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980}
@@ -581,6 +586,11 @@ def read_interval(expected, low, high, at_bag=False):
     if at_bag:
         return BAG
     return SAME if low > 0 else OPPOSITE if high < 0 else NO_GAP if -GAP <= low and high <= GAP else OPEN
+
+
+def as_there(reading):
+    """ "yes", "no" or "open" of a reading, see AS_THERE; "" where there is none to be had."""
+    return next((answer for answer, readings in AS_THERE.items() if reading in readings), "")
 
 
 def side(gap, error):

@@ -173,23 +173,6 @@ OUR_READING = (
 )
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
-IN_SHORT = "In short, beside the paper (points, longest trainings):"
-OF_MINI = "The mini tier in short, beside the paper (points, longest trainings):"
-READINGS = {  # of a Gap
-    records.SAME: "on the paper's side of 0",
-    records.OPPOSITE: "on the other side of 0",
-    records.EQUAL: f"within ±{GAP:g} points",
-    records.NO_GAP: f"within ±{GAP:g} points, though the paper has more",
-    records.AHEAD: f"above {GAP:g} points",
-    records.BEHIND: f"below -{GAP:g} points",
-    records.ABOVE: f"above 0, but partly below {GAP:g} points",
-    records.BELOW: f"below 0, but partly above -{GAP:g} points",
-    records.OPEN: "undecided",
-    records.BAG: "neither model learnt an order: both have ° in their tables",
-}
-READ = (
-    f"reading: where the 95 % interval lies. Level is expected if the paper's gap is at most {GAP:g} points:"
-)
 MEANINGS = {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
@@ -198,7 +181,9 @@ MEANINGS = {  # of words in any report
     "bag of symbols": "the model sees which symbols occur, not where",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; a gap has it "
     "if one of its models does",
-    READ: READINGS,
+    "as there?": f"yes if the 95 % interval lies on the paper's side of 0, or, where the paper's gap is at "
+    f"most {GAP:g} points, within ±{GAP:g}; no if it lies elsewhere; open if it does not decide, or if "
+    "neither model learnt an order (°)",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -218,24 +203,12 @@ def explain(text, meanings, numbers=NUMBERS):
     print(text, end="")
     flat, lines = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({"±": numbers} | meanings).items():
-        if meaning is READINGS:
-            lines += explained_readings(words, flat)
-        elif known := ", ".join(
+        if known := ", ".join(
             word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
         ):
             indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
             lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
-
-
-def explained_readings(heading, text):
-    """Lines on those of READINGS that a text has, in a table or in short, below a heading; [] for none."""
-    inside = [word for word in READINGS if re.search(rf"{re.escape(word)} (\| |\([-+]|after \d|at \d)", text)]
-    lines = [textwrap.fill(heading, 80, initial_indent="    ", subsequent_indent="    ")] * bool(inside)
-    for word in inside:
-        indent = f"      {word:13} "
-        lines.append(textwrap.fill(READINGS[word], 80, initial_indent=indent, subsequent_indent=" " * 20))
-    return lines
 
 
 def report(
@@ -290,7 +263,7 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_in_short(gaps, titles)
+                print_count(gaps)
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -308,7 +281,8 @@ def report(
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_in_short(small, titles, OF_MINI)
+                print_count(small)
+                print_leads(telling(small), titles)
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -572,26 +546,22 @@ class Gap(NamedTuple):
         return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
 
     @property
-    def reading(self):
-        """What the interval says beside the paper's gap, or beside 0 where it has none, by
-        records.read_interval. Of few seeds ""."""
+    def as_there(self):
+        """Whether it is as in the paper: "yes", "no" or "open", by records.read_interval. Of few seeds, or
+        where the paper has no such gap, ""."""
         bags = all(map(at_bag, self.groups))
-        return "" if self.few else records.read_interval(self.paper or 0.0, *self.interval, bags)
+        reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
+        return records.as_there(reading)
 
-    def said(self, timed):
-        """ "opposite (-2.0)", or "opposite after 12 epochs (-2.0)" if timed."""
-        length = f"at {self.words}" if self.kind else f"after {self.epochs} epochs"
-        return " ".join([self.reading, *[length] * timed, f"({self.alone})"])
-
-    def turns(self, other):
-        """Whether a training that is but for its epochs alike, and shorter, is read otherwise."""
+    def turned_by(self, longer):
+        """Whether a longer training, otherwise alike, has another answer."""
 
         def recipe(gap):
             changes = gap.groups[0][0]["changes"]
             return gap.task, gap.kind, {row: changes[row] for row in changes if row != "epochs"}
 
-        shorter = recipe(self) == recipe(other) and other.epochs < self.epochs
-        return shorter and other.reading not in ("", self.reading)
+        alike = recipe(self) == recipe(longer) and self.epochs < longer.epochs
+        return alike and self.as_there not in ("", longer.as_there)
 
     @property
     def length(self):
@@ -685,12 +655,12 @@ def print_leads(gaps, titles, heading=""):
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.reading])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_there])
         lines += under(name, rows)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "paper", "reading"], lines)
+        print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
 def counts(sides):
@@ -719,20 +689,22 @@ def longest_of(gaps):
     return found
 
 
-def print_in_short(gaps, titles, heading=IN_SHORT):
-    """A line a lead, {name: [Gap]}: what the longest training of each task and kind says, behind a shorter
-    one that is read otherwise: "gMLP over S4: on Image ahead after 4 epochs (+7.5), level after 12 epochs
-    (+1.0); on Text open (+2.8)"."""
-    lines = []
-    for name, found in longest_of(gaps).items():
-        said = []
-        for gap in (gap for gap in found if gap.reading):
-            shorter = next((other for other in gaps[name] if gap.turns(other)), None)
-            parts = [other.said(bool(shorter)) for other in (shorter, gap) if other]
-            place = ", ".join(filter(None, [gap.where(titles), gap.kind]))
-            said.append(f"on {place}{':' * (',' in place)} {', '.join(parts)}")
-        lines += [f"{name}: {'; '.join(said)}"] * bool(said)
-    print_list(heading, lines)
+def telling(gaps):
+    """longest_of some Gaps, and those of them that the longest turns."""
+    longest = longest_of(gaps)
+    return {
+        name: [gap for gap in gaps[name] if gap in found or any(map(gap.turned_by, found))]
+        for name, found in longest.items()
+    }
+
+
+def print_count(gaps):
+    """How many of the Gaps, {name: [Gap]}, are as in the paper, by longest_of them."""
+    answers = [gap.as_there for found in longest_of(gaps).values() for gap in found]
+    yes, no, still = map(answers.count, ("yes", "no", "open"))
+    if yes + no + still:
+        said = f"of {yes + no + still} gaps {yes} as there, {no} not, {still} open"
+        print(textwrap.fill(f"The mini tier beside the paper, by the longest trainings: {said}.", 80), "\n")
 
 
 def best_rows(found):

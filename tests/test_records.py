@@ -675,7 +675,7 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     assert papers["K=5"] == ["45.24", "67.10"]
 
 
-def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(reported, monkeypatch):
+def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, monkeypatch):
     """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 it is 5.0 ± 3.8; 60 less
     50 is +10, 40 less 50 -10; the paper has +0.37, or says 0, or has no such row. Two seeds are not read, and
     fewer examples are no longer training. Student's t of 95 % is 2.23."""
@@ -692,13 +692,12 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         "nowhere": ("K=31", "K=5", ("a", "b")),
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
-    assert "- wide: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
-    # 99 have two seeds, 20 fewer examples:
-    assert "- nowhere: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
+    # Of 9 epochs, two of three: 99 have two seeds, 20 fewer examples.
+    assert "longest trainings: of 2 gaps 2 as there, 0 not, 0 open." in " ".join(out.split())
     wanted = {
-        ", 4 epochs": ["+10.0 [9.1, 10.9]", "ahead"],
-        ", 2 epochs": ["-10.0 [-10.9, -9.1]", "behind"],
-        ", 9 epochs": ["+0.0 [-0.9, 0.9]", "level"],
+        ", 4 epochs": ["+10.0 [9.1, 10.9]", "no"],
+        ", 2 epochs": ["-10.0 [-10.9, -9.1]", "no"],
+        ", 9 epochs": ["+0.0 [-0.9, 0.9]", "yes"],
         ", 99 epochs": ["+40.0 ± 0.4 (2)", ""],
         ", 9 examples, 20 epochs": ["+5.0 [-3.4, 13.4]", "open"],
     }
@@ -707,37 +706,45 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_is_told_in_short(re
         assert {row.removeprefix("Text"): [cells[0], cells[2]] for row, cells in rows.items()} == wanted
         assert {cells[1] for cells in rows.values()} == {paper}
     rows = tables[SMALL]["how far ahead, in points; nowhere"]
-    assert [cells[1:] for cells in rows.values()] == [
-        ["", read] for read in ("ahead", "behind", "level", "open", "")
-    ]
+    assert [cells[1:] for cells in rows.values()] == [["", ""]] * 5
     above = {"four more": ("K=31", "K=5", 4.0), "four less": ("K=31", "K=5", -4.0)}
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=above)
-    for name, of_4, of_2 in (("four more", "same sign", "opposite"), ("four less", "opposite", "same sign")):
+    for name, of_4, of_2 in (("four more", "yes", "no"), ("four less", "no", "yes")):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         read = {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()}
-        assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no gap"]
-        said = f"- {name}: on Text {of_4} after 4 epochs (+10.0), no gap after 9 epochs (+0.0)"
-        assert said in " ".join(out.split())
-    out = reported([], ours, leads=leads)[1]  # at full size in short
-    assert out.index("The mini tier in short") > out.index("The paper's test accuracies")
-    assert "- wide: on Text ahead after 4 epochs (+10.0), level after 9 epochs (+0.0)\n" in out
+        assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no"]
+    assert "of 2 gaps 0 as there, 2 not, 0 open." in " ".join(out.split())
+    tables, out = reported([], ours, leads=leads)  # at full size the longest, and shorter ones that it turns
+    assert out.index("The mini tier beside the paper") > out.index("The paper's test accuracies")
+    rows = tables[FULL]["how far ahead, in points; wide"]
+    assert {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()} == {
+        "2 epochs": "no", "4 epochs": "no", "9 epochs": "yes",
+    }  # fmt: skip
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
-    assert all("n short" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",)))
+    assert all(
+        "beside the paper" not in reported([], few, *flags, leads=leads)[1] for flags in ((), ("--mini",))
+    )
     usual = [r for r in ours if not r["changes"]]
     longer = dict(changes={"epochs": 6}, hp={"model": {}, "train": {"epochs": 6}})  # with the same gap
     longer = [r | longer | {"run": f"{r['run']} longer"} for r in usual]
-    assert "- wide: on Text ahead (+10.0)\n" in reported([], usual + longer, "--mini", leads=leads)[1]
+    tables, _ = reported([], usual + longer, leads=leads)
+    assert [*tables[FULL]["how far ahead, in points; wide"]] == ["Text, 6 epochs"]
     # The other training is the longest: ahead by 10, or with the rows exchanged behind.
     first = [r for r in ours if r["changes"] in ({}, {"epochs": 99})]
     leads["narrow"] = ("K=5", "K=31")
-    out = reported([], first, leads=leads)[1]
-    assert "- wide: on Text ahead (+10.0)\n" in out and "- narrow: on Text behind (-10.0)\n" in out
+    tables, _ = reported([], first, leads=leads)
+    for name, gap in (("wide", "+10.0 [9.0, 11.0]"), ("narrow", "-10.0 [-11.0, -9.0]")):  # t: 2.45
+        (cells,) = tables[FULL][f"how far ahead, in points; {name}"].values()
+        assert [cells[0], cells[2]] == [gap, "no"]
     # As mini Pathfinder, which is not the paper's task: no sign is expected of it.
     wide = {"wide": ("K=31", "K=5", ("K=31", "K=5")), "of words": ("K=31", "K=5", math.inf)}
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
-    out = reported([], first, leads=wide)[1]
-    for name, read in (("wide", "ahead"), ("of words", "same sign")):
-        assert f"- {name}: on Text, an easy level: {read} (+10.0)\n" in out
+    tables, _ = reported([], first, leads=wide)
+    for name, answer in (("wide", ""), ("of words", "yes")):
+        rows = tables[FULL][f"how far ahead, in points; {name}"]  # in two lines
+        assert {row: cells[2] for row, cells in rows.items()} == {
+            "Text, an easy level,": "", "4 epochs": answer,
+        }  # fmt: skip
 
 
 def test_a_bag_of_symbols_stands_below_the_mini_rows_once(reported):
