@@ -321,14 +321,19 @@ def predictions(model, task, split, args):
 # ------------------------------------------------------------------------------------------ the report
 
 
+RANGES = {
+    "window": "A window works out each argument of the root that has at most W symbols, wherever it stands. "
+    "It guesses longer ones. With W = 0 it is the top level exact.",
+    "prefix": "A prefix sees the first P symbols. The rest is drawn from the training examples, many times, "
+    "and the most frequent answer is given.",
+}
 LEGEND = """\
     top 2 levels: deeper ones are guessed; sums of these levels are known
     train / test: accuracy in %, in training / on test. The training examples
              are many, so they measure a rule best. A window learns nothing from
              them; a prefix takes from them what it does not see. ±: the
              standard error by the size of the test set
-    ≈ >      by its accuracy in training a rule is level with the best network,
-             or ahead; without a mark it is behind
+    level, ahead: of the best network, by the accuracy in training; else behind
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     always 0 the paper's rule; at the mini tier another answer is the commonest
@@ -336,11 +341,6 @@ LEGEND = """\
              digit (in the reports of networks the commonest one)
     guessed  by the operation: MIN 0, MAX 9, MED 4; of SM a random digit. Nested
              sums within a window are worked out.
-    window   an argument of the root of at most W symbols is worked out,
-             wherever it stands; a longer one is guessed. W = 0 is the top level
-             exact.
-    prefix   only P symbols are seen; the rest is drawn from the training
-             examples, many times, and the most frequent answer is given
 """
 
 
@@ -373,46 +373,41 @@ def report(args):
 
 
 def print_ranges(groups, tier, everything):
-    """How far must a rule see? From which size on is it as good as the best network, and a table of
-    accuracies with marks. everything: small sizes, too."""
+    """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
+    accuracies with their side beside it. everything: small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
-    marks = {"level": "≈", "ahead": ">"} if name else {}
+
+    def side(group):
+        return records.side(train_percent(group) - network, error) if name else ""
 
     def numbers(group):
-        if not group:
-            return ""
-        mark = marks.get(records.side(train_percent(group) - network, error), "")
-        return f"{train_percent(group):.1f}{mark} / {100 * records.mean_and_error(group)[0]:.1f}"
+        both = f"{train_percent(group):.1f} / {100 * records.mean_and_error(group)[0]:.1f}"
+        return f"{both} {side(group).replace('behind', '')}".strip()
 
-    columns = [(rule, sm) for rule in SIZES for sm in SM]
-    sizes = sorted({size for _, size, _ in groups if everything or not 0 < size < 4})
-    rows = [[f"{size:,}", *(numbers(groups.get((rule, size, sm))) for rule, sm in columns)] for size in sizes]
-    words = (
-        "A window works out each argument of the root that has at most W symbols; a prefix sees the first P "
-        "symbols. A sum at the root is known (computed) or guessed. Accuracy in %, in training / on test"
-    )
-    words += ", with errors of {:.1f} / {:.1f} points.".format(*errors) if name else "."
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
-    print(textwrap.fill(words, 80) + "\n")
     if name:
-        shown = {place: group for place, group in groups.items() if place[1] in sizes}
-        lines = (beside_network(shown, rule, sm, network, error) for rule, sm in columns)
-        reach = f"level within two errors, {2 * error:.2f} points"
-        words = f"Beside the best network ({name}, {network:.2f} on test), {reach}:"
-        tables.print_list(words, filter(None, lines))
-    tables.print_table(["W, P", *(f"{rule}, {sm}" for rule, sm in columns)], rows)
-
-
-def beside_network(groups, rule, sm, network, error):
-    """ "window, known: level from W = 8 on, ahead from W = 128 on": the smallest sizes at which a rule is as
-    good in training as a network is on test, and better; "" if it never is. error: that of the difference."""
-    first = {}
-    for size in sorted(size for of_rule, size, of_sm in groups if (of_rule, of_sm) == (rule, sm)):
-        gap = train_percent(groups[rule, size, sm]) - network
-        first.setdefault(records.side(gap, error), f"from {SIZES[rule]} = {size:,} on")
-    words = ", ".join(f"{side} {first[side]}" for side in ("level", "ahead") if side in first)
-    return words and f"{rule}, {sm}: {words}"
+        first = {}
+        for place in sorted(
+            groups, key=lambda place: (place[0] == "prefix", place[2] == "guessed", place[1])
+        ):
+            if side(groups[place]) != "behind":
+                first.setdefault((place[0], place[2]), f"{SIZES[place[0]]} = {place[1]:,}")
+        found = (f"a {rule} from {size} on, the sum at the root {sm}" for (rule, sm), size in first.items())
+        reach = f"level is what lies within two errors, {2 * error:.2f} points"
+        words = f"As good as the best network ({name}, {network:.2f} on test; {reach}):"
+        tables.print_list(words, found)
+        print("Errors, in training / on test: {:.1f} / {:.1f} points.\n".format(*errors))
+    for rule, words in RANGES.items():
+        here = {(size, sm): group for (of_rule, size, sm), group in groups.items() if of_rule == rule}
+        sizes = sorted({size for size, _ in here if everything or not 0 < size < 4})
+        rows = [
+            [f"{size:,}", *(numbers(here[size, sm]) if (size, sm) in here else "" for sm in SM)]
+            for size in sizes
+        ]
+        if rows:
+            print(textwrap.fill(words, 80) + "\n")
+            tables.print_table([SIZES[rule], *(f"sum at the root {sm}" for sm in SM)], rows)
 
 
 def range_groups(yours, ours, tier):

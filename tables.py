@@ -704,7 +704,7 @@ def print_count(gaps):
     yes, no, still = map(answers.count, ("yes", "no", "open"))
     if yes + no + still:
         said = f"of {yes + no + still} gaps {yes} as there, {no} not, {still} open"
-        print(textwrap.fill(f"The mini tier beside the paper, by the longest trainings: {said}.", 80), "\n")
+        print(textwrap.fill(f"The mini tier beside the paper, by the longest trainings: {said}.", 80) + "\n")
 
 
 def best_rows(found):

@@ -411,27 +411,28 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
     plain = capsys.readouterr().out
-    assert "\n| 16   | 63.0≈ / 64.0  | 62.9≈ / 70.0    |" in plain
-    assert "training / on test, with errors of 0.2 / 1.1 points." in " ".join(plain.split())
+    assert "Errors, in training / on test: 0.2 / 1.1 points." in plain
     exp_listops.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
-    assert ["W, P", "window, known", "window, guessed", "prefix, known"] in table
-    assert ["0", "58.0 / 59.0", "", ""] in table
-    assert ["16", "63.0≈ / 64.0", "62.9≈ / 70.0", ""] in table
-    assert ["32", "65.4> / 66.0", "62.9≈ / 50.0", ""] in table
-    assert ["64", "", "", "43.0 / 44.0"] in table
-    assert ["8", "90.0≈ / 95.0"] in table  # of the mini tier
+    known, guessed = "sum at the root known", "sum at the root guessed"
+    at = table.index(["W", known, guessed]) + 2
+    assert table[at : at + 3] == [
+        ["0", "58.0 / 59.0", ""],
+        ["16", "63.0 / 64.0 level", "62.9 / 70.0 level"],
+        ["32", "65.4 / 66.0 ahead", "62.9 / 50.0 level"],
+    ]
+    assert ["64", "43.0 / 44.0"] in table
+    assert ["8", "90.0 / 95.0 level"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    assert (
-        "Beside the best network (MEGA, 63.14 on test), level within two errors, 2.18 points: -" in one_line
+    good = "As good as the best network ({}; level is what lies within two errors, {} points): "
+    beside = good.format("MEGA, 63.14 on test", 2.18) + " ".join(
+        f"- a window from W = 16 on, the sum at the root {sm}" for sm in ("known", "guessed")
     )
-    beside = "- window, known: level from W = 16 on, ahead from W = 32 on"
-    beside += " - window, guessed: level from W = 16 on"
-    assert f"{beside} | W, P" in one_line  # a prefix of 64 is behind
-    assert "(Transformer, 89.50 on test), level within two errors, 1.94 points: -" in one_line
-    assert "- window, known: level from W = 8 on | W, P" in one_line  # of the mini tier
+    assert f"{beside} Errors" in one_line  # a prefix of 64 is behind
+    beside = good.format("Transformer, 89.50 on test", 1.94) + "- a window from W = 8 on, the sum at the root"
+    assert f"{beside} known Errors" in one_line  # of the mini tier
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}
