@@ -104,9 +104,10 @@ def count(pairs, width):
         f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe (longer "
         "trainings do not count): is their gap as in the paper?"
     )
+    turned = "; ".join(pair.row.words for pair in apart(pairs) if records.as_there(pair.reading) == "no")
     kinds = [
         f"yes: the same sign; or level, where the paper's gap is at most {GAP:g} points",
-        "no: the opposite sign or no gap; or not level, where the paper is",
+        f"no: the opposite sign or no gap ({turned}); or not level, where the paper is",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (
@@ -119,7 +120,8 @@ def count(pairs, width):
 
 ROW = (
     "The papers' sentences are put into rows: a row is one difference between mini models, and what a "
-    "sentence says of it: a direction, or nothing (≈ 0)."
+    "sentence says of it: a direction, or nothing (≈ 0). (The reports of the scripts count the gaps of their "
+    "tables instead.)"
 )
 
 
@@ -260,14 +262,14 @@ READ = f"""\
     [none]     a pretraining learnt nothing
 
     reading        expected             the 95 % interval of ours
-    "yes" above:
+    counted as "yes":
     same sign      above {GAP:g} points, > 0  is on the expected side of 0
     level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
-    "no" above (or "better"):
+    counted as "no", or as "better" if it supports a sentence even more:
     opposite       above {GAP:g} points, > 0  is on the other side of 0
     no gap         above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
     ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
-    "open" above:
+    counted as "open":
     no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
     maybe ahead    at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
     maybe behind   at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
@@ -284,7 +286,7 @@ of the training (it may have been higher before): docs/claims.md says of which.
 
 def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
-    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n\n{READ}")
+    print(f"{READ}\nHow often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n")
     print("Every row, in points:\n")
     print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():

@@ -428,7 +428,8 @@ MEANINGS = {
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
     "paper": "its gaps are over A's own runs of S4 and S5, and not over the cited ones",
-    "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
+    "gMLP": "a block with a gate, whose kernels are free numbers for all distances; if it is further ahead "
+    "than in A's table, that suits A's sentence (claims.py: better)",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3; underfits on "

@@ -333,7 +333,6 @@ LEGEND = """\
              are many, so they measure a rule best. A window learns nothing from
              them; a prefix takes from them what it does not see. ±: the
              standard error by the size of the test set
-    level, ahead: of the best network, by the accuracy in training; else behind
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     always 0 the paper's rule; at the mini tier another answer is the commonest
@@ -394,10 +393,10 @@ def print_ranges(groups, tier, everything):
             if side(groups[place]) != "behind":
                 first.setdefault((place[0], place[2]), f"{SIZES[place[0]]} = {place[1]:,}")
         found = (f"a {rule} from {size} on, the sum at the root {sm}" for (rule, sm), size in first.items())
-        reach = f"level is what lies within two errors, {2 * error:.2f} points"
-        words = f"As good as the best network ({name}, {network:.2f} on test; {reach}):"
+        words = f"In training level with the best network ({name}, {network:.2f} on test), or ahead:"
         tables.print_list(words, found)
-        print("Errors, in training / on test: {:.1f} / {:.1f} points.\n".format(*errors))
+        print("Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors))
+        print(f"Level: within two errors, {2 * error:.2f} points; without a word: behind.\n")
     for rule, words in RANGES.items():
         here = {(size, sm): group for (of_rule, size, sm), group in groups.items() if of_rule == rule}
         sizes = sorted({size for size, _ in here if everything or not 0 < size < 4})
@@ -510,20 +509,16 @@ def plot_ranges(groups, tier, path):
     rules = [rule for rule in SIZES if any(key[0] == rule for key in groups)]
     figure, axes = tables.panels([f"{rule} of {SIZES[rule]}" for rule in rules], size=(5, 4), sharey=True)
     for rule, axis in zip(rules, axes):
+        sizes = sorted({size for of, size, _ in groups if of == rule and not 0 < size < 4})
         for sm, (style, colour) in LOOKS.items():
-            dots = sorted((key[1], group) for key, group in groups.items() if (key[0], key[2]) == (rule, sm))
+            at = {size: group for (of, size, how), group in groups.items() if (of, how) == (rule, sm)}
+            dots = sorted((size, group) for size, group in at.items() if size in sizes)
             if dots:
-                words = (
-                    "SM known: computed, too"
-                    if sm == "known"
-                    else "SM guessed: a random digit where it is the root"
-                )
-                look = dict(fmt=style, color=colour, markersize=4, label=words)
+                look = dict(fmt=style, color=colour, markersize=4, label=f"sum at the root {sm}")
                 tables.errorbars(axis, *zip(*dots), **look)
         lines = NETWORKS if tier == "paper" else {}
         for (name, value), line in zip(lines.items(), ("-", "--", ":")):
             axis.axhline(value, color="0.4", linewidth=1, linestyle=line, label=f"{name}: {value:.2f}")
-        sizes = sorted({key[1] for key in groups if key[0] == rule})
         axis.set_xscale("symlog", base=2, linthresh=2)  # W may be 0
         axis.set_xlim(min(sizes) - 0.5, 1.4 * max(sizes) + 0.5)
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes], fontsize=7, rotation=45)

@@ -297,7 +297,7 @@ MEANINGS = {
     "centres": "kinds of patches, found by k-means; a patch is described by its likeness to each",
     "pool": "averaged over all of the image, or over each of its quarters",
     "span": "positions from a patch's first pixel to its last",
-    "constant answer": "on test; where the commonest label in training is another, it has less",
+    "chance": "the constant answer that is right most often on test",
     "CPU time": "of one core",
 }
 
@@ -380,7 +380,7 @@ def worth(record):
     text = "mini " if record["tier"] == "mini" else ""
     text += f"{data.TITLES[record['task']]}: {cell['centres']:,} kinds of patches of {h} x {w} pixels, "
     text += "averaged over " + ("the whole image" if cell["pool"] == "all" else "each quarter of the image")
-    text += f", get {accuracy:.1f} (best constant answer {100 * record['chance']:.1f})"
+    text += f", get {accuracy:.1f} (chance {100 * record['chance']:.1f})"
     if record["tier"] != "paper" or record["task"] not in COLUMNS:
         return f"{text}; {tables.best_network(record) or 'nothing published is comparable'}."
     band, error = transformers(record["task"]), 100 * records.mean_and_error([record])[1]

@@ -93,10 +93,12 @@ def listed(found):
             [task or "sums guessed", ours, chance, theirs, *(s4.split(", ") if s4 else ("", "")), best]
         )
         rules.append(f"{task or 'sums guessed'}: {words}")
-    header = ["", "ours", "chance", "LRA's", "S4", "A's S4", "best"]
-    return "\n\n".join([tables.markdown(header, lines), tables.bullets(rules, 80), textwrap.fill(NOTE, 80)])
+    header, title = ["", "ours", "chance", "LRA's", "S4", "A's S4", "best"], "### " + TITLE
+    note = textwrap.fill(NOTE, 80)
+    return "\n\n".join([title, tables.markdown(header, lines), tables.bullets(rules, 80), note])
 
 
+TITLE = "What one gets without a neural network, at full size"
 NOTE = (
     "Full size; test accuracy in % ± standard error. LRA's: the Transformers of its own paper, which read "
     "1,000 bytes of a review; S4: the one that both papers cite; best: the largest number of papers A and B "
@@ -108,7 +110,7 @@ NOTE = (
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band; above the line ours, below it S4 and the
     papers' best, and A's own S4, so that none hides another."""
-    figure, (axis,) = tables.panels(["What one gets without a neural network, at full size"], (8, 5.2))
+    figure, (axis,) = tables.panels([TITLE], (8, 5.2))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
@@ -131,7 +133,7 @@ def plot(found, path):
             y,
             "|",
             color="0.3",
-            label="always the commonest answer",
+            label="chance: always the commonest answer",
             markersize=12,
             zorder=3,
         )

@@ -179,11 +179,12 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips)",
     "≈ 0": "what the paper says in words: there is no difference",
     "bag of symbols": "the model sees which symbols occur, not where",
+    "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; a gap has it "
-    "if one of its models does",
+    "if one of its models does, and is open if both do",
     "as there?": f"yes if the 95 % interval lies on the paper's side of 0, or, where the paper's gap is at "
-    f"most {GAP:g} points, within ±{GAP:g}; no if it lies elsewhere; open if it does not decide, or if "
-    "neither model learnt an order (°)",
+    f"most {GAP:g} points, within ±{GAP:g}; no if it lies elsewhere; open if it does not decide",
+    "(yes), (no), (open)": "a shorter training, or another recipe: not counted",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -263,7 +264,7 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_count(gaps)
+                print_count(gaps, titles)
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -281,7 +282,7 @@ def report(
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
-                print_count(small)
+                print_count(small, titles)
                 print_leads(telling(small), titles)
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
@@ -573,6 +574,10 @@ class Gap(NamedTuple):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
         return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
 
+    def at(self, titles):
+        """ "Text (masked)": where, and of which kind."""
+        return self.where(titles) + f" ({self.kind})" * bool(self.kind)
+
     @property
     def tier(self):
         return self.groups[0][0]["tier"]
@@ -649,13 +654,16 @@ def gap_in_words(points):
 
 
 def print_leads(gaps, titles, heading=""):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
-    lines = []
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval; an
+    answer that print_count does not count stands in brackets."""
+    lines, longest = [], longest_of(gaps)
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_there])
+            uncounted = gap.tier == "mini" and gap.as_there and gap not in longest[name]
+            answer = f"({gap.as_there})" if uncounted else gap.as_there
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), answer])
         lines += under(name, rows)
     if lines:
         print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
@@ -698,13 +706,18 @@ def telling(gaps):
     }
 
 
-def print_count(gaps):
-    """How many of the Gaps, {name: [Gap]}, are as in the paper, by longest_of them."""
-    answers = [gap.as_there for found in longest_of(gaps).values() for gap in found]
-    yes, no, still = map(answers.count, ("yes", "no", "open"))
-    if yes + no + still:
-        said = f"of {yes + no + still} gaps {yes} as there, {no} not, {still} open"
-        print(textwrap.fill(f"The mini tier beside the paper, by the longest trainings: {said}.", 80) + "\n")
+def print_count(gaps, titles):
+    """Which of the Gaps, {name: [Gap]}, are as in the paper, by longest_of them, and how many."""
+    longest, lines = longest_of(gaps), []
+    total = sum(bool(gap.as_there) for found in longest.values() for gap in found)
+    for answer, words in (("yes", "as there"), ("no", "not as there"), ("open", "open")):
+        alike = {name: [gap for gap in longest[name] if gap.as_there == answer] for name in longest}
+        places = (
+            f"{name} on {', '.join(gap.at(titles) for gap in alike[name])}" for name in alike if alike[name]
+        )
+        if n := sum(map(len, alike.values())):
+            lines.append(f"{words}, {n} of {total}: {'; '.join(places)}")
+    print_list("The mini tier beside the paper, by the longest trainings:", lines)
 
 
 def best_rows(found):

@@ -411,7 +411,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
     plain = capsys.readouterr().out
-    assert "Errors, in training / on test: 0.2 / 1.1 points." in plain
+    assert "Errors, in training / on test: 0.2 / 1.1 points.\n" in plain
     exp_listops.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
@@ -426,18 +426,16 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "43.0 / 44.0"] in table
     assert ["8", "90.0 / 95.0 level"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    good = "As good as the best network ({}; level is what lies within two errors, {} points): "
-    beside = good.format("MEGA, 63.14 on test", 2.18) + " ".join(
-        f"- a window from W = 16 on, the sum at the root {sm}" for sm in ("known", "guessed")
-    )
-    assert f"{beside} Errors" in one_line  # a prefix of 64 is behind
-    beside = good.format("Transformer, 89.50 on test", 1.94) + "- a window from W = 8 on, the sum at the root"
-    assert f"{beside} known Errors" in one_line  # of the mini tier
+    good = "In training level with the best network ({} on test), or ahead: "
+    for network, level, sizes in (("MEGA, 63.14", 2.18, (16, 16)), ("Transformer, 89.50", 1.94, (8,))):
+        said = zip(("known", "guessed"), sizes)
+        found = " ".join(f"- a window from W = {W} on, the sum at the root {sm}" for sm, W in said)
+        at = one_line.index(good.format(network) + found + " Errors")  # a prefix of 64 is behind
+        assert f"Level: within two errors, {level} points;" in one_line[at:]
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}
-    words = "SM guessed: a random digit where it is the root"
-    assert dots == {"SM known: computed, too": [[0, 59], [16, 64], [32, 66]], words: [[16, 70], [32, 50]]}
+    assert dots == {known: [[0, 59], [16, 64], [32, 66]], guessed: [[16, 70], [32, 50]]}
     lines = {line.get_label(): line.get_ydata()[0] for line in prefixes.lines if ":" in line.get_label()}
     names = {"S4 (Gu et al.): 59.60": 59.6, "MEGA: 63.14": 63.14}
     assert lines == names

@@ -693,13 +693,13 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
     }
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=leads)
     # Of 9 epochs, two of three: 99 have two seeds, 20 fewer examples.
-    assert "longest trainings: of 2 gaps 2 as there, 0 not, 0 open." in " ".join(out.split())
+    assert "- as there, 2 of 2: wide on Text; of words on Text |" in " ".join(out.split())
     wanted = {
-        ", 4 epochs": ["+10.0 [9.1, 10.9]", "no"],
-        ", 2 epochs": ["-10.0 [-10.9, -9.1]", "no"],
+        ", 4 epochs": ["+10.0 [9.1, 10.9]", "(no)"],
+        ", 2 epochs": ["-10.0 [-10.9, -9.1]", "(no)"],
         ", 9 epochs": ["+0.0 [-0.9, 0.9]", "yes"],
         ", 99 epochs": ["+40.0 ± 0.4 (2)", ""],
-        ", 9 examples, 20 epochs": ["+5.0 [-3.4, 13.4]", "open"],
+        ", 9 examples, 20 epochs": ["+5.0 [-3.4, 13.4]", "(open)"],
     }
     for name, paper in (("wide", "+0.37"), ("of words", "≈ 0")):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
@@ -709,16 +709,16 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
     assert [cells[1:] for cells in rows.values()] == [["", ""]] * 5
     above = {"four more": ("K=31", "K=5", 4.0), "four less": ("K=31", "K=5", -4.0)}
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=above)
-    for name, of_4, of_2 in (("four more", "yes", "no"), ("four less", "no", "yes")):
+    for name, of_4, of_2 in (("four more", "(yes)", "(no)"), ("four less", "(no)", "(yes)")):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         read = {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()}
         assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no"]
-    assert "of 2 gaps 0 as there, 2 not, 0 open." in " ".join(out.split())
+    assert "- not as there, 2 of 2: four more on Text; four less on Text |" in " ".join(out.split())
     tables, out = reported([], ours, leads=leads)  # at full size the longest, and shorter ones that it turns
     assert out.index("The mini tier beside the paper") > out.index("The paper's test accuracies")
     rows = tables[FULL]["how far ahead, in points; wide"]
     assert {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()} == {
-        "2 epochs": "no", "4 epochs": "no", "9 epochs": "yes",
+        "2 epochs": "(no)", "4 epochs": "(no)", "9 epochs": "yes",
     }  # fmt: skip
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
     assert all(
