@@ -417,8 +417,7 @@ def plot(panels, heading, row, path):
 
 
 MEANINGS = {
-    "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind (to be '
-    "ahead suits A even more)",
+    "≈ 0": 'A in words: restrictions on the kernel "are not necessary", so a free one is not behind',
     "S4": "a state space with a structured matrix",
     MAMBA2: "arXiv 2505.09022, which does not state the recipe; not in A's table",
     "decay-none": "linear attention that forgets nothing",
@@ -428,18 +427,17 @@ MEANINGS = {
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
     "paper": "its gaps are over A's own runs of S4 and S5, and not over the cited ones",
-    "gMLP": "a block with a gate, whose kernels are free numbers for all distances; if it is further ahead "
-    "than in A's table, that suits A's sentence (claims.py: better)",
+    "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3; underfits on "
     "Image",
 }
 LEADS = {
-    "gMLP over S4": ("gMLP", "S4"),
+    "gMLP over S4": ("gMLP", "S4", None, 1),
     "gMLP over S5": ("gMLP", "S5"),
     "S4 over S5": ("S4", "S5"),
-    "free taps (underfit) over S4": ("free taps in S4's block", "S4", 0.0),
+    "free taps (underfit) over S4": ("free taps in S4's block", "S4", 0.0, 1),
     "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
 }
 

@@ -1,7 +1,7 @@
 """How far does a linear model get that sees n consecutive symbols, and not where they stand?
 
     python exp_ngrams.py --task text --n 1 2 3 4 5 6         a few minutes a cell on one CPU core
-    python exp_ngrams.py --task text --n 5 6 7 --weights bayes    two minutes a cell: 90 to 91 %
+    python exp_ngrams.py --task text --n 5 6 7 --weights bayes    three minutes a cell: 90 to 91 %
     python exp_ngrams.py --task text --unit word --n 2 --weights bayes    words and pairs of words
     python exp_ngrams.py --task text --n 1 --weights counts --max-length 1000         of shorter texts
     python exp_ngrams.py --task text --n 2 --gap 1 2 4 8     two bytes that stand 1, 2, 4, 8 apart

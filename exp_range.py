@@ -287,7 +287,7 @@ def report(args):
         if not_run:
             print_not_run()
         for (tier, name), cells in found.items():
-            print_dial(name, tier, *cells, args.all_tiers)
+            print_dial(name, tier, *cells, args.all_tiers, in_short=tier not in drawn)
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
         if tier in drawn:
@@ -296,7 +296,7 @@ def report(args):
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
     elif args.mini:
         print("What the mini runs say: python claims.py --rows")
-    tables.print_elsewhere(args, __file__, tiers, {tier for _, tier in ours})
+    tables.print_elsewhere(args, __file__, drawn, {tier for _, tier in ours})
 
 
 def print_not_run():
@@ -304,7 +304,7 @@ def print_not_run():
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs:\n")
+    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs in short:\n")
 
 
 def without_techniques(cells):
@@ -389,10 +389,12 @@ def orders_in_words(name, tier, *both):
     return words | {s: text for s, text in ORDERS.items() if s in orders}
 
 
-def print_dial(name, tier, yours, ours, everything):
+def print_dial(name, tier, yours, ours, everything, in_short=False):
     """What the orders of one task take, in short, and its tables of accuracies; everything: this repository's
-    rotated images, too."""
+    rotated images, too. in_short: without tables."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
+    if in_short:
+        return tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, ours or yours))
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list("In short:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):

@@ -785,12 +785,14 @@ NUMBERS = (
     "standard error over 3 seeds, or over the number in brackets; accuracies on test in %, gaps in points"
 )
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "≈ 0": "what B says in words: no difference. Its own numbers say otherwise of the sinusoidal "
-    "Transformer: on Image it is behind S4. So none is expected here; claims.py goes by the sentence",
+    "≈ 0": "what B says in words: no difference",
+    "S4 over sinusoidal": "B's sentence is not asked of it: in B's own table S4 is far ahead of it on "
+    "Image (claims.py goes by the sentence)",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
     "SPT+labels, 18+2, 4+4": "epochs of SPT, then of labels",
-    "scratch": "labels alone, for all of these epochs; the epoch that validates best counts",
+    "scratch": "labels alone, for all of these epochs, so 20 where SPT at 18+2 has 2; the epoch that "
+    "validates best counts",
     "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -844,10 +846,14 @@ def print_runs(whose, tier, found, searched, folded):
     if found and whose:
         print(f"{whose}\n")
     short = gaps_of(plain, short=True)
-    if tier == "mini":
-        tables.print_count(by_name(short), data.TITLES)
-    for question, gaps in (short if folded else gaps_of(cells if searched else plain)).items():
-        tables.print_leads(gaps, data.TITLES, question)
+    questions = short if folded else gaps_of(cells if searched else plain)
+    for question, gaps in questions.items():
+        if tier == "mini":
+            tables.print_count(gaps, data.TITLES, question)
+        elif any(gaps.values()):
+            print(textwrap.fill(question, 80) + "\n")
+        tables.print_leads(gaps, data.TITLES)
+    tables.print_answers(by_name(questions))
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -1181,9 +1187,10 @@ def print_papers(args, both, names):
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if args.report:
         gaps = gaps_of(mini_cells(both, names), short=True)
-        tables.print_count(by_name(gaps), data.TITLES)
         for question, found in gaps.items():
-            tables.print_leads(tables.telling(found), data.TITLES, question)
+            tables.print_count(found, data.TITLES, question)
+            tables.print_leads(tables.telling(found), data.TITLES)
+        tables.print_answers(by_name(gaps), tables.telling(by_name(gaps)))
 
 
 def print_averages(both, averages):

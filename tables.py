@@ -171,6 +171,13 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
+ANSWERS = {  # of a Gap
+    "yes": "the 95 % interval lies on the paper's side of 0; or, if the paper's gap is at most "
+    f"{GAP:g} points, within ±{GAP:g}",
+    "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
+    "no": "it lies elsewhere",
+    "open": "it does not decide, or neither model learnt an order",
+}
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report
@@ -182,9 +189,6 @@ MEANINGS = {  # of words in any report
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; a gap has it "
     "if one of its models does, and is open if both do",
-    "as there?": f"yes if the 95 % interval lies on the paper's side of 0, or, where the paper's gap is at "
-    f"most {GAP:g} points, within ±{GAP:g}; no if it lies elsewhere; open if it does not decide",
-    "(yes), (no), (open)": "a shorter training, or another recipe: not counted",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
@@ -266,6 +270,7 @@ def report(
             if tier == "mini":
                 print_count(gaps, titles)
                 print_leads(gaps, titles)
+                print_answers(gaps)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -284,6 +289,7 @@ def report(
                 small = mini_gaps_of(args, leads, both, shown, tasks, paper)
                 print_count(small, titles)
                 print_leads(telling(small), titles)
+                print_answers(small, telling(small))
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -530,6 +536,7 @@ class Gap(NamedTuple):
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
     kind: str = ""  # of trainings that are not one the longer of the other
+    side: int | None = None  # on which a gap suits the paper's sentence even more: 1 above 0, -1 below
 
     @property
     def in_numbers(self):
@@ -548,10 +555,12 @@ class Gap(NamedTuple):
 
     @property
     def as_there(self):
-        """Whether it is as in the paper: "yes", "no" or "open", by records.read_interval. Of few seeds, or
+        """Whether it is as in the paper: an answer of ANSWERS, by records.read_interval. Of few seeds, or
         where the paper has no such gap, ""."""
         bags = all(map(at_bag, self.groups))
         reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
+        if reading == {1: records.AHEAD, -1: records.BEHIND}.get(self.side):
+            return "better"
         return records.as_there(reading)
 
     def turned_by(self, longer):
@@ -611,10 +620,10 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given.
 
-    leads: {name: (row, row)}, or (row, row, what the paper has of it): two rows, or a gap in points that
-    it says in words."""
+    leads: {name: (row, row, what the paper has of it, the side)}, of which the last may be missing: two rows,
+    or a gap in points that it says in words; the side of a Gap."""
     gaps = {}
-    for name, (*pair, said) in ((name, (*of_lead, None)[:3]) for name, of_lead in leads.items()):
+    for name, (*pair, said, side) in ((name, (*of_lead, None, None)[:4]) for name, of_lead in leads.items()):
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -629,7 +638,7 @@ def gaps_of(leads, found, tasks, paper):
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
                 gap = said if isinstance(said, float) else paper_gap(said or pair, beside, tasks, task)
-                gaps[name].append(Gap(task, words, epochs, groups, gap))
+                gaps[name].append(Gap(task, words, epochs, groups, gap, side=side))
     return gaps
 
 
@@ -653,7 +662,7 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_leads(gaps, titles, heading=""):
+def print_leads(gaps, titles):
     """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval; an
     answer that print_count does not count stands in brackets."""
     lines, longest = [], longest_of(gaps)
@@ -666,9 +675,20 @@ def print_leads(gaps, titles, heading=""):
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), answer])
         lines += under(name, rows)
     if lines:
-        print(f"{textwrap.fill(heading, 80)}\n\n" if heading else "", end="")
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
         print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
+
+
+def print_answers(gaps, shown=None):
+    """What the answers of some Gaps, {name: [Gap]}, mean; shown: those in the table, where not all are."""
+    counted = [gap for found in longest_of(gaps).values() for gap in found]
+    there = [gap for found in (shown or gaps).values() for gap in found if gap.as_there]
+    answers = {gap.as_there for gap in there}
+    lines = [f"{answer}: {meaning}" for answer, meaning in ANSWERS.items() if answer in answers]
+    if any(gap not in counted for gap in there):
+        only = " (of those, only the ones with another answer are shown)" if shown else ""
+        lines.append(f"in brackets: a shorter training, or another recipe{only}; not counted")
+    print_list("", lines)
 
 
 def counts(sides):
@@ -706,18 +726,21 @@ def telling(gaps):
     }
 
 
-def print_count(gaps, titles):
-    """Which of the Gaps, {name: [Gap]}, are as in the paper, by longest_of them, and how many."""
+def print_count(gaps, titles, question=""):
+    """Which of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, by longest_of them, and how
+    many; the question alone if none has an answer."""
     longest, lines = longest_of(gaps), []
     total = sum(bool(gap.as_there) for found in longest.values() for gap in found)
-    for answer, words in (("yes", "as there"), ("no", "not as there"), ("open", "open")):
+    for answer, words in (dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}).items():
         alike = {name: [gap for gap in longest[name] if gap.as_there == answer] for name in longest}
         places = (
             f"{name} on {', '.join(gap.at(titles) for gap in alike[name])}" for name in alike if alike[name]
         )
         if n := sum(map(len, alike.values())):
             lines.append(f"{words}, {n} of {total}: {'; '.join(places)}")
-    print_list("The mini tier beside the paper, by the longest trainings:", lines)
+    print_list(f"{question} The mini tier beside the paper, by the longest trainings:".strip(), lines)
+    if question and not lines and any(gaps.values()):
+        print(textwrap.fill(question, 80) + "\n")
 
 
 def best_rows(found):
@@ -927,7 +950,7 @@ def columns_in_use(header, lines):
 def print_list(heading, lines):
     """A heading and lines below it, each with a dash; nothing without lines."""
     if lines := [*lines]:
-        print(f"{textwrap.fill(heading, 80)}\n\n{bullets(lines, 80)}\n")
+        print(f"{textwrap.fill(heading, 80)}\n\n" * bool(heading) + f"{bullets(lines, 80)}\n")
 
 
 def bullets(lines, width):

@@ -127,13 +127,17 @@ def test_a_report_prints_yours_and_the_repositorys_apart(tmp_path, monkeypatch, 
     assert sorted(heights) == [37.5, 50] and math.isfinite(sum(heights))
 
 
-@pytest.mark.parametrize("flags", [(), ("--all-tiers",)])
-def test_a_report_shows_the_mini_tables_once_and_of_the_task_alone(flags, tmp_path, monkeypatch, capsys):
-    """At full size nobody has run the dial."""
+@pytest.mark.parametrize("flags, tables", [((), 0), (("--all-tiers",), 1)])
+def test_a_report_shows_the_mini_tier_once_and_of_the_task_alone(
+    flags, tables, tmp_path, monkeypatch, capsys
+):
+    """At full size nobody has run the dial: what the mini tier says stands there in short."""
     monkeypatch.setattr(exp_range.tables, "save_figure", lambda figure, path: None)
     exp_range.main(["--report", "--task", "text", *flags, "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert printed.count("### The dial: Text (mini tier)") == 1 and "### The dial: Image" not in printed
+    assert printed.count("### The dial: Text (mini tier)") == tables and "Image:" not in printed
+    assert "### The dial: Image" not in printed
+    assert printed.count("- neighbours 16 apart: K=5 and K=31 fall") == 1
 
 
 def test_the_dial_says_who_falls_to_what_a_bag_of_symbols_has():
