@@ -381,8 +381,8 @@ def print_ranges(groups, tier, everything):
         return records.side(train_percent(group) - network, error) if name else ""
 
     def numbers(group):
-        both = f"{train_percent(group):.1f} / {100 * records.mean_and_error(group)[0]:.1f}"
-        return f"{both} {side(group).replace('behind', '')}".strip()
+        told = f" {word}" if (word := side(group)) != "behind" and word else ""
+        return f"{train_percent(group):.1f}{told} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     if name:
@@ -395,8 +395,11 @@ def print_ranges(groups, tier, everything):
         found = (f"a {rule} from {size} on, the sum at the root {sm}" for (rule, sm), size in first.items())
         words = f"In training level with the best network ({name}, {network:.2f} on test), or ahead:"
         tables.print_list(words, found)
-        print("Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors))
-        print(f"Level: within two errors, {2 * error:.2f} points; without a word: behind.\n")
+        of_both = "Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors)
+        judged = "So rules are judged by the training examples. Level: within two errors of the difference"
+        print(
+            textwrap.fill(f"{of_both} {judged}, {2 * error:.2f} points; without a word: behind.", 80) + "\n"
+        )
     for rule, words in RANGES.items():
         here = {(size, sm): group for (of_rule, size, sm), group in groups.items() if of_rule == rule}
         sizes = sorted({size for size, _ in here if everything or not 0 < size < 4})

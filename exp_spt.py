@@ -781,19 +781,19 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-NUMBERS = (
-    "standard error over 3 seeds, or over the number in brackets; accuracies on test in %, gaps in points"
-)
+NUMBERS = "standard error over 3 seeds, or over the number in brackets; accuracies on test in %, gaps in "
+NUMBERS += "points, of unrounded numbers"
+BUDGETS = """\
+18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
+20; the epoch that validates best counts. Masked, causal: SPT restores masked
+symbols, or the next one.
+"""
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference",
     "S4 over sinusoidal": "B's sentence is not asked of it: in B's own table S4 is far ahead of it on "
     "Image (claims.py goes by the sentence)",
     "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
-    "SPT+labels, 18+2, 4+4": "epochs of SPT, then of labels",
-    "scratch": "labels alone, for all of these epochs, so 20 where SPT at 18+2 has 2; the epoch that "
-    "validates best counts",
-    "masked, causal": "what SPT restores: masked symbols, or the next one",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restored": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
@@ -847,6 +847,8 @@ def print_runs(whose, tier, found, searched, folded):
         print(f"{whose}\n")
     short = gaps_of(plain, short=True)
     questions = short if folded else gaps_of(cells if searched else plain)
+    if tier == "mini" and any(by_name(questions).values()):
+        print(BUDGETS)
     for question, gaps in questions.items():
         if tier == "mini":
             tables.print_count(gaps, data.TITLES, question)
@@ -1167,8 +1169,9 @@ def learnt_nothing(group):
 
 def print_papers(args, both, names):
     """Tables 1 to 3 of the paper, its averages beside ours; what the longest mini trainings say, in short."""
+    gaps = gaps_of(mini_cells(both, names), short=True) if args.report else {}
     if not any(r["tier"] == "paper" for found in both for r in found):
-        tables.print_first(__file__, "--task image --objective causal")
+        tables.print_first(__file__, "--task image --objective causal", by_name(gaps))
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1185,12 +1188,12 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
-    if args.report:
-        gaps = gaps_of(mini_cells(both, names), short=True)
-        for question, found in gaps.items():
-            tables.print_count(found, data.TITLES, question)
-            tables.print_leads(tables.telling(found), data.TITLES)
-        tables.print_answers(by_name(gaps), tables.telling(by_name(gaps)))
+    if any(by_name(gaps).values()):
+        print(BUDGETS)
+    for question, found in gaps.items():
+        tables.print_count(found, data.TITLES, question)
+        tables.print_leads(tables.telling(found), data.TITLES)
+    tables.print_answers(by_name(gaps), tables.telling(by_name(gaps)))
 
 
 def print_averages(both, averages):

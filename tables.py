@@ -175,7 +175,8 @@ ANSWERS = {  # of a Gap
     "yes": "the 95 % interval lies on the paper's side of 0; or, if the paper's gap is at most "
     f"{GAP:g} points, within ±{GAP:g}",
     "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
-    "no": "it lies elsewhere",
+    "no": f"it lies on the other side, or within ±{GAP:g} (no gap); or, if the paper's gap is at most "
+    f"{GAP:g} points, beyond ±{GAP:g}",
     "open": "it does not decide, or neither model learnt an order",
 }
 WORDS = "What the numbers and words mean:"
@@ -203,16 +204,19 @@ the paper by.
 
 
 def explain(text, meanings, numbers=NUMBERS):
-    """Print a text, and below it what its numbers and words mean. meanings: {words: meaning}; of "S4D, LRU"
-    only what stands in the text is explained; "same / other" as one."""
+    """Print a text, and below it what its numbers and words mean, in the order in which they occur. meanings:
+    {words: meaning}; of "S4D, LRU" only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
-    flat, lines = " ".join(text.split()), []  # words that a line's end has parted
-    for words, meaning in ({"±": numbers} | meanings).items():
-        if known := ", ".join(
-            word for word in words.split(", ") if any(w in flat for w in word.split(" / "))
-        ):
-            indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
-            lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
+    flat, found = " ".join(text.split()), []  # words that a line's end has parted
+    for words, meaning in ({" ± ": numbers} | meanings).items():
+        known = [word for word in words.split(", ") if any(w in flat for w in word.split(" / "))]
+        if known:
+            first = min(flat.find(w) for word in known for w in word.split(" / ") if w in flat)
+            found.append((first, ", ".join(known).strip(), meaning))
+    lines = []
+    for _, known, meaning in sorted(found):
+        indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
+        lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
 
 
@@ -261,8 +265,9 @@ def report(
             if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
                 print(words)
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+            small = mini_gaps_of(args, leads, both, shown, tasks, paper) if full else {}
             if full and not ran:
-                print_first(script, first)
+                print_first(script, first, small)
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if shortly and not yours:
@@ -286,7 +291,6 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                small = mini_gaps_of(args, leads, both, shown, tasks, paper)
                 print_count(small, titles)
                 print_leads(telling(small), titles)
                 print_answers(small, telling(small))
@@ -324,9 +328,16 @@ def of_the_paper(ours, yours, paper, leads):
     return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
 
 
-def print_first(script, flags):
-    """What stands in place of ours where nobody has run a table at full size."""
-    print("We have not run this table at full size. A cell to begin with, on a GPU:")
+def print_first(script, flags, gaps=()):
+    """What stands in place of ours where nobody has run a table at full size. gaps: of the mini tier."""
+    counts = {answer: sum(map(len, of.values())) for answer, of in by_answer(dict(gaps)).items()}
+    mini = ""
+    if counts:
+        words = listed([f"{n} {answer}" for answer, n in counts.items()])
+        mini = f" At the mini tier, of {sum(counts.values())} gaps {words} (below)."
+    print(
+        textwrap.fill(f"We have not run this table at full size.{mini} A cell to begin with, on a GPU:", 80)
+    )
     print(f"python {Path(script).name} {flags}\n")
 
 
@@ -718,26 +729,36 @@ def longest_of(gaps):
 
 
 def telling(gaps):
-    """longest_of some Gaps, and those of them that the longest turns."""
-    longest = longest_of(gaps)
+    """longest_of some Gaps, and those of them that the longest turns; of gaps that the paper has, too."""
+    there = {name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()}
+    longest = longest_of(there)
     return {
-        name: [gap for gap in gaps[name] if gap in found or any(map(gap.turned_by, found))]
+        name: [gap for gap in there[name] if gap in found or any(map(gap.turned_by, found))]
         for name, found in longest.items()
     }
+
+
+def by_answer(gaps):
+    """{"as there": {name: [Gap]}}: longest_of some Gaps, by their answer in words, of those that have one."""
+    words, longest = dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}, longest_of(gaps)
+    alike = {
+        words[answer]: {name: [gap for gap in longest[name] if gap.as_there == answer] for name in longest}
+        for answer in ANSWERS
+    }
+    return {answer: found for answer, found in alike.items() if any(found.values())}
 
 
 def print_count(gaps, titles, question=""):
     """Which of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, by longest_of them, and how
     many; the question alone if none has an answer."""
-    longest, lines = longest_of(gaps), []
-    total = sum(bool(gap.as_there) for found in longest.values() for gap in found)
-    for answer, words in (dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}).items():
-        alike = {name: [gap for gap in longest[name] if gap.as_there == answer] for name in longest}
+    alike, lines = by_answer(gaps), []
+    total = sum(len(of_lead) for found in alike.values() for of_lead in found.values())
+    for answer, found in alike.items():
+        n = sum(map(len, found.values()))
         places = (
-            f"{name} on {', '.join(gap.at(titles) for gap in alike[name])}" for name in alike if alike[name]
+            f"{name} on {', '.join(gap.at(titles) for gap in found[name])}" for name in found if found[name]
         )
-        if n := sum(map(len, alike.values())):
-            lines.append(f"{words}, {n} of {total}: {'; '.join(places)}")
+        lines.append(f"{answer}, {n} of {total}: {'; '.join(places)}")
     print_list(f"{question} The mini tier beside the paper, by the longest trainings:".strip(), lines)
     if question and not lines and any(gaps.values()):
         print(textwrap.fill(question, 80) + "\n")

@@ -411,7 +411,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in RANGED))
     exp_listops.main(["--report", "--out", str(tmp_path)])
     plain = capsys.readouterr().out
-    assert "Errors, in training / on test: 0.2 / 1.1 points.\n" in plain
+    assert "Errors, in training / on test: 0.2 / 1.1 points. So" in plain
     exp_listops.main(["--report", "--all-tiers", "--out", str(tmp_path)])
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
@@ -420,18 +420,18 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     at = table.index(["W", known, guessed]) + 2
     assert table[at : at + 3] == [
         ["0", "58.0 / 59.0", ""],
-        ["16", "63.0 / 64.0 level", "62.9 / 70.0 level"],
-        ["32", "65.4 / 66.0 ahead", "62.9 / 50.0 level"],
+        ["16", "63.0 level / 64.0", "62.9 level / 70.0"],
+        ["32", "65.4 ahead / 66.0", "62.9 level / 50.0"],
     ]
     assert ["64", "43.0 / 44.0"] in table
-    assert ["8", "90.0 / 95.0 level"] in table  # of the mini tier
+    assert ["8", "90.0 level / 95.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
     good = "In training level with the best network ({} on test), or ahead: "
     for network, level, sizes in (("MEGA, 63.14", 2.18, (16, 16)), ("Transformer, 89.50", 1.94, (8,))):
         said = zip(("known", "guessed"), sizes)
         found = " ".join(f"- a window from W = {W} on, the sum at the root {sm}" for sm, W in said)
         at = one_line.index(good.format(network) + found + " Errors")  # a prefix of 64 is behind
-        assert f"Level: within two errors, {level} points;" in one_line[at:]
+        assert f"Level: within two errors of the difference, {level} points;" in one_line[at:]
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}

@@ -118,9 +118,9 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     claimed = " ".join(PAGES["claims"].split())
     (table,) = re.findall(r"\| gap in the paper \|.*?\n\n", README, re.DOTALL)
     assert table in PAGES["claims"]
-    bags = re.search(r"Of the (\d+) yes in the first line, (\d+) have one model that learnt none", README)
+    bags = re.search(r"\((\d+) of the (\d+) yes in the first line\)", README)
     assert (
-        f"Of the {bags[1]} above 10 points with the same sign, {bags[2]} have one model at the bag" in claimed
+        f"Of the {bags[2]} above 10 points with the same sign, {bags[1]} have one model at the bag" in claimed
     )
     lines = [line for line in (README + PAGES["claims"]).splitlines() if " ± " in line]
     cells = [re.split(r" *\| *", line)[1:-1] for line in lines]
@@ -133,6 +133,12 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     rows = re.findall(r"\| ([^|]*) \| ([-+][\d.]+°? \[.*?\]) \| ([^|]*) \|\n", README)
     rows = {(paper, here.replace("°", ""), reading): "°" in here for paper, here, reading in rows}
     assert len(rows) == 8 and rows.items() <= judged.items()
+    tallies = re.findall(r"^\| [AB]: ([^|(]*) \(([^)]*)\) \|", README, re.MULTILINE)
+    for words, answers in tallies:
+        (counts,) = re.findall(rf"^\|   {words} +(\|[ \d|]*)$", PAGES["claims"], re.MULTILINE)
+        counts = zip(("yes", "better", "no", "open"), re.findall(r"\d+", counts))
+        assert answers == ", ".join(f"{n} {answer}" for answer, n in counts if n != "0"), words
+    assert len(tallies) == 5
     sizes = {(paper, here.split(" ")[0]) for paper, here, _ in judged}
     said = r"is (\S+) points ahead of S5 after 4 epochs \(A: (\S+)\), and (\S+) behind after 12\. "
     said += r"On Text, with denoising, K = 31 is (\S+) points ahead of K = 5 after 10 epochs, and within 2 "

@@ -739,10 +739,10 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
     # As mini Pathfinder, which is not the paper's task: no sign is expected of it.
     wide = {"wide": ("K=31", "K=5", ("K=31", "K=5")), "of words": ("K=31", "K=5", math.inf)}
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
-    tables, _ = reported([], first, leads=wide)
+    tables, _ = reported([], first, "--mini", leads=wide)
     for name, answer in (("wide", ""), ("of words", "yes")):
-        rows = tables[FULL][f"how far ahead, in points; {name}"]  # in two lines
-        assert {row: cells[2] for row, cells in rows.items()} == {
+        rows = tables[SMALL][f"how far ahead, in points; {name}"]  # in two lines
+        assert {row: cells[2] for row, cells in rows.items() if "99" not in row} == {
             "Text, an easy level,": "", "4 epochs": answer,
         }  # fmt: skip
 
