@@ -85,7 +85,7 @@ def count_table(pairs):
     sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
     lines = []
     for name, part in zip(sizes, by_size(pairs)):
-        answers = [records.as_there(pair.reading) for pair in part]
+        answers = [pair.answer for pair in part]
         lines.append([name, len(part), *map(answers.count, AS_THERE)])
     return tables.markdown(["gap in the paper", "pairs", *AS_THERE], lines)
 
@@ -104,10 +104,13 @@ def count(pairs, width):
         f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe (longer "
         "trainings do not count): is their gap as in the paper?"
     )
-    turned = "; ".join(pair.row.words for pair in apart(pairs) if records.as_there(pair.reading) == "no")
+    no = [pair for pair in pairs if pair.answer == "no"]
+    turned = "; ".join(pair.row.words for pair in apart(no))
+    larger = "; ".join(pair.row.words for pair in no if pair not in apart(no))
     kinds = [
-        f"yes: the same sign; or level, where the paper's gap is at most {GAP:g} points",
-        f"no: the opposite sign or no gap ({turned}); or not level, where the paper is",
+        f"yes: the same sign; or, where the paper's gap is at most {GAP:g} points, within ±{GAP:g}",
+        f"no: the other sign or no gap ({turned}); or, where the paper's gap is at most {GAP:g}, beyond "
+        f"±{GAP:g} ({larger}), also where that suits the paper's sentence",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
     after = (
@@ -130,10 +133,8 @@ def tally(judged, width):
     each and of each of their sentences."""
 
     def counts(name, group):
-        answers = [records.as_there(one.reading) for one in group]
-        yes, no, still = map(answers.count, AS_THERE)
-        better = sum(one.better for one in group)
-        return [name, yes, better, no - better, still]
+        answers = [one.answer for one in group]
+        return [name, *map(answers.count, tables.ANSWERS)]
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
@@ -150,19 +151,14 @@ def tally(judged, width):
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
     better = [one.row.words for one in expecting if one.better]
     read = sum(one.reading != BAG for one in summed)
-    kinds = [
-        "yes: *same sign*, whatever the size, or *level*",
-        f"better: *ahead* or *behind*, which supports the sentence even more ({'; '.join(better)})",
-        "no: *opposite*, *no gap*, or *ahead* or *behind* against the sentence",
-        "open: all others, also *no order*",
-    ]
+    kinds = [f"better: the gap supports the sentence even more ({'; '.join(better)})"]
     after = (
         "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
         f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
         "Nothing is corrected for that. Many rows share runs. Rival guesses of ours exclude each other, and "
         "are not counted."
     )
-    table = tables.markdown(["did it come as said?", "yes", "better", "no", "open"], lines)
+    table = tables.markdown(["did it come as said?", *tables.ANSWERS], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
@@ -192,11 +188,13 @@ def plot(pairs, path):
     for table, color in (LEGEND[pair.row.heading] for pair in pairs):
         axis.plot([], [], "o", color=color, label=table)
     axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="open, or both at the bag")
+    axis.plot([], [], "^", color="0.5", label="one of both at the bag: it learnt no order (°)")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
-        at, face = pair.row.expected, "white" if records.as_there(pair.reading) == "open" else color
+        at, face = pair.row.expected, "white" if pair.answer == "open" else color
         reach = [[abs(x - points)] for x in ends]
-        axis.errorbar(at, points, reach, fmt="o", color=color, markerfacecolor=face, elinewidth=1)
+        look = "^" if pair.marks["bag"] else "o"
+        axis.errorbar(at, points, reach, fmt=look, color=color, markerfacecolor=face, elinewidth=1)
     places, step = [], (high - low) / 26  # the height of a line of text
     for pair in sorted(pairs, key=lambda pair: pair.numbers[0]):
         if pair.reading == OPPOSITE:
@@ -212,7 +210,8 @@ def plot(pairs, path):
     axis.set(xlim=(0, end), ylim=(low, high), xlabel="the paper's gap, at full size (points)")
     axis.set_ylabel("the same gap here, mini (points; 95 % interval)")
     axis.set_title(
-        "Two rows of the papers' tables, more than 2 points apart there: how far apart here?", fontsize=10
+        "Two rows of the papers' tables, over 2 points apart there: how far apart here, in short trainings?",
+        fontsize=10,
     )
     tables.legend_below(figure, [axis])
     tables.save_figure(figure, path)
@@ -234,7 +233,8 @@ def fields_of(judged):
     directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
-    return [judged.row.words, paper, here, interval, judged.reading, "; ".join(marks)]
+    reading = ": ".join(dict.fromkeys([judged.answer, judged.reading]))  # "yes: level", "open"
+    return [judged.row.words, paper, here, interval, reading, "; ".join(marks)]
 
 
 def show(judged):
@@ -246,7 +246,7 @@ def show(judged):
     points, _, low, high = judged.numbers or (0,) * 4
     marked = f"{tables.signed(points):>5}" + "°" * bool(judged.marks["bag"])
     here = f"{marked} {tables.ends(low, high)}" if judged.seeds else ""
-    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.reading}".rstrip(), *rest, sep="\n")
+    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.answer}".rstrip(), *rest, sep="\n")
 
 
 WIDTH = 36  # of a row's words, in letters
@@ -260,24 +260,9 @@ READ = f"""\
     °          one of the models is at the bag: at most {GAP:g} points above a bag of
                symbols (K = 1), which sees no order
     [none]     a pretraining learnt nothing
+    as said?   empty: nobody predicted anything. Else:
 
-    reading        expected             the 95 % interval of ours
-    counted as "yes":
-    same sign      above {GAP:g} points, > 0  is on the expected side of 0
-    level          at most {GAP:g}, ≈ 0       is within ±{GAP:g} points
-    counted as "no", or as "better" if it supports a sentence even more:
-    opposite       above {GAP:g} points, > 0  is on the other side of 0
-    no gap         above {GAP:g} points, > 0  is on both sides, and within ±{GAP:g} points
-    ahead, behind  at most {GAP:g}, ≈ 0       is above {GAP:g} points, or below -{GAP:g}
-    counted as "open":
-    no order       above {GAP:g} points, > 0  says nothing: all models are at the bag
-    maybe ahead    at most {GAP:g}, ≈ 0       is above 0, and partly within ±{GAP:g} points
-    maybe behind   at most {GAP:g}, ≈ 0       is below 0, and partly within ±{GAP:g} points
-    open           any                  does none of these
-    not counted:
-    too few seeds  any                  is of fewer than {SEEDS} seeds
-    not run        any                  is missing
-    (empty)        none                 is not read: nobody predicted one
+{tables.bullets([f"{answer}: {meaning}" for answer, meaning in tables.ANSWERS.items()], 80)}
 
 Of nearly all models validation still gained more than 1 point in the last fifth
 of the training (it may have been higher before): docs/claims.md says of which.
@@ -288,7 +273,7 @@ def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
     print(f"{READ}\nHow often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n")
     print("Every row, in points:\n")
-    print(f"{'':{WIDTH}} {' here [95 %]':19} expected reading\n")
+    print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
         for one in group:
@@ -323,14 +308,14 @@ and what became of it. Four rows that had been taken out when their results were
   three variances: over its own seeds, over the seeds of all cells of its task, and that of a test set of
   its size. The largest counts. Cells count as independent, though all share one test set.
 - **95 %**: the interval, two-sided, by Student's t.
-- **reading**: If the paper's gap is above {GAP:g} points, or a direction: *same sign* if the whole interval
-  lies on that side of 0, *opposite* if it lies on the other side, *no gap* if it
-  has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or ≈ 0: *level*
-  if the interval lies within ±{GAP:g}, *ahead* or *behind* if it lies outside, *maybe ahead* or *maybe
-  behind* if it lies on one side of 0 and only partly within ±{GAP:g}. Else *open*. To be ahead can be
-  *better* for a one-sided sentence, as the first table says; which sentences are one-sided was entered on
-  2026-11-28, when the numbers were known. *no order*: a gap is expected, and every cell has the mark
-  *bag*, so that no model learnt an order. *too few seeds*: a cell has fewer than {SEEDS}.
+- **reading**: is it as expected, yes, no or open, and why? If the paper's gap is above {GAP:g} points, or
+  a direction: *same sign* (yes) if the whole interval lies on that side of 0, *opposite* (no) if it lies
+  on the other side, *no gap* (no) if it has 0 inside and lies within ±{GAP:g}. If the gap is smaller, or
+  ≈ 0: *level* (yes) if the interval lies within ±{GAP:g}, *ahead* or *behind* (no) if it lies outside,
+  *maybe ahead* or *maybe behind* (open) if it lies on one side of 0 and only partly within ±{GAP:g}. Else
+  *open*. *No order* (open): a gap is expected, and every cell has the mark *bag*, so that no model learnt
+  an order. To be ahead can be *better* for a one-sided sentence; which sentences are one-sided was
+  entered on 2026-11-28, when the numbers were known. *Too few seeds*: a cell has fewer than {SEEDS}.
 - **marks**: what is true of which cells, by their order in `claims.tsv`: of "X over Y" X is 1 and Y is 2.
   They change no reading. *rising*: validation still gained more than 1 point in the last fifth of the
   training (of SPT in that with labels); it may have been higher before. *bag*: at most {GAP:g} points above

@@ -304,7 +304,7 @@ def print_not_run():
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs in short:\n")
+    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs, in %:\n")
 
 
 def without_techniques(cells):
@@ -391,10 +391,11 @@ def orders_in_words(name, tier, *both):
 
 def print_dial(name, tier, yours, ours, everything, in_short=False):
     """What the orders of one task take, in short, and its tables of accuracies; everything: this repository's
-    rotated images, too. in_short: without tables."""
+    rotated images, too. in_short: without recipes."""
     L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
     if in_short:
-        return tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, ours or yours))
+        tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, ours or yours))
+        return print_accuracies([s for s in words if s not in data.ROTATED], words, ours or yours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list("In short:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):

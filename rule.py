@@ -223,8 +223,13 @@ class Judged(NamedTuple):
     @property
     def better(self):
         """Whether it is not level, on the side of a one-sided sentence, see Heading."""
-        side = {"+": 1, "-": -1}.get(self.row.heading.side, 0)
-        return self.reading in (AHEAD, BEHIND) and side * self.numbers[0] > 0
+        side = getattr(self.row.heading, "side", "")
+        return bool(side) and self.reading == {"+": AHEAD, "-": BEHIND}[side]
+
+    @property
+    def answer(self):
+        """Whether it came as expected, an answer of tables.ANSWERS; else why there is none."""
+        return "better" if self.better else records.as_there(self.reading) or self.reading
 
 
 def read(out):

@@ -338,7 +338,7 @@ def print_first(script, flags, gaps=()):
     print(
         textwrap.fill(f"We have not run this table at full size.{mini} A cell to begin with, on a GPU:", 80)
     )
-    print(f"python {Path(script).name} {flags}\n")
+    print(f"python {Path(script).name} {flags}\nIts hours on your machine: python bench.py step\n")
 
 
 def tiers_of(args, yours, ours):
@@ -595,8 +595,8 @@ class Gap(NamedTuple):
         return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
 
     def at(self, titles):
-        """ "Text (masked)": where, and of which kind."""
-        return self.where(titles) + f" ({self.kind})" * bool(self.kind)
+        """ "Text (masked)", "Image°": where, and of which kind; ° as in its table."""
+        return self.where(titles) + f" ({self.kind})" * bool(self.kind) + self.bag
 
     @property
     def tier(self):
