@@ -393,7 +393,7 @@ def print_ranges(groups, tier, everything):
             if side(groups[place]) != "behind":
                 first.setdefault((place[0], place[2]), f"{SIZES[place[0]]} = {place[1]:,}")
         found = (f"a {rule} from {size} on, the sum at the root {sm}" for (rule, sm), size in first.items())
-        words = f"In training level with the best network ({name}, {network:.2f} on test), or ahead:"
+        words = f"These rules reach, in training, what the best network has on test ({name}, {network:.2f}):"
         tables.print_list(words, found)
         of_both = "Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors)
         judged = "So rules are judged by the training examples. Level: within two errors of the difference"

@@ -304,7 +304,7 @@ def print_not_run():
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("There former neighbours stand 16 bytes apart, of 4,096. Our mini runs, in %:\n")
+    print("There neighbours come to stand 16 of 4,096 bytes apart. Our mini runs, in %:\n")
 
 
 def without_techniques(cells):

@@ -175,10 +175,11 @@ ANSWERS = {  # of a Gap
     "yes": "the 95 % interval lies on the paper's side of 0; or, if the paper's gap is at most "
     f"{GAP:g} points, within ±{GAP:g}",
     "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
-    "no": f"it lies on the other side, or within ±{GAP:g} (no gap); or, if the paper's gap is at most "
+    "no": f"it lies on the other side, or around 0 and within ±{GAP:g}; or, if the paper's gap is at most "
     f"{GAP:g} points, beyond ±{GAP:g}",
     "open": "it does not decide, or neither model learnt an order",
 }
+BESIDE = "The mini tier beside the paper, by the longest trainings (claims.py counts other rows):"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report
@@ -759,7 +760,7 @@ def print_count(gaps, titles, question=""):
             f"{name} on {', '.join(gap.at(titles) for gap in found[name])}" for name in found if found[name]
         )
         lines.append(f"{answer}, {n} of {total}: {'; '.join(places)}")
-    print_list(f"{question} The mini tier beside the paper, by the longest trainings:".strip(), lines)
+    print_list(f"{question} {BESIDE}".strip(), lines)
     if question and not lines and any(gaps.values()):
         print(textwrap.fill(question, 80) + "\n")
 
