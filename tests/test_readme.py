@@ -167,7 +167,7 @@ def test_what_a_start_is_worth_is_said_as_in_the_report():
         name, *cells = re.split(r" *\| *", line)[1:-1]
         model = name.split(",")[0]
         (found,) = re.findall(rf"\| {model}'s start over a random one: .*\n((?:\|   .*\n)+)", printed)
-        known = {*re.findall(r"\+(\d+\.\d \[.*?\]) ", found)}
+        known = {*re.findall(r"\+?(-?\d+\.\d \[.*?\]) ", found)}
         known |= {numbers.split()[0] for numbers in known}  # from scratch they stand without an interval
         assert any(cells) and {*filter(None, cells)} <= known, name
 
