@@ -434,11 +434,11 @@ MEANINGS = {
     "Image",
 }
 LEADS = {
-    "gMLP over S4": ("gMLP", "S4", None, 1),
-    "gMLP over S5": ("gMLP", "S5"),
-    "S4 over S5": ("S4", "S5"),
-    "free taps (underfit) over S4": ("free taps in S4's block", "S4", 0.0, 1),
-    "decay-rotary over decay-fixed": ("decay-rotary", "decay-fixed"),
+    "gMLP over S4": tables.Lead("gMLP", "S4", side=1),
+    "gMLP over S5": tables.Lead("gMLP", "S5"),
+    "S4 over S5": tables.Lead("S4", "S5"),
+    "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0, side=1),
+    "decay-rotary over decay-fixed": tables.Lead("decay-rotary", "decay-fixed"),
 }
 
 

@@ -146,9 +146,17 @@ def plot(args):
 
 
 # A says that K = 5 is enough for Text, and that without its techniques accuracy drops.
-LEADS = {"K=31 over K=5": ("K=31", "K=5", None, -1), "K=7 over K=5": ("K=7", "K=5")}
-LEADS["K=31 over K=5, no techniques"] = ("K=31, no techniques", "K=5, no techniques", ("K=31", "K=5"), -1)
-LEADS |= {f"K={K}, techniques over none": (f"K={K}", f"K={K}, no techniques", math.inf) for K in (5, 31)}
+LEADS = {
+    "K=31 over K=5": tables.Lead("K=31", "K=5", side=-1),
+    "K=7 over K=5": tables.Lead("K=7", "K=5"),
+    "K=31 over K=5, no techniques": tables.Lead(
+        "K=31, no techniques", "K=5, no techniques", said=("K=31", "K=5"), side=-1
+    ),
+}
+LEADS |= {
+    f"K={K}, techniques over none": tables.Lead(f"K={K}", f"K={K}, no techniques", said=math.inf)
+    for K in (5, 31)
+}
 
 
 def report(args):

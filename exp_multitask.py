@@ -248,10 +248,9 @@ MEANINGS = {
     "techniques",
 }
 LABELS = {"MEGA, no techniques": "MEGA (Ma et al.)", "Transformer (Amos, SPT)": "B's Transformer, SPT"}
-LEADS = {"Transformer, techniques over none": ("Transformer", "Transformer, no techniques")}
-LEADS |= {
-    f"{model}, techniques over none": (model, f"{model}, no techniques")
-    for model in ("MEGA", "paper A's MEGA")
+LEADS = {
+    f"{model}, techniques over none": tables.Lead(model, f"{model}, no techniques")
+    for model in ("Transformer", "MEGA", "paper A's MEGA")
 }
 
 

@@ -324,8 +324,8 @@ def report(args):
             f"{data.TITLES[task]} {100 * r['test_acc']:.1f}" for task, rule in floors.items() for r in rule
         ]
         if floors:
-            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}.'
-            print(textwrap.fill(words, 80) + "\n")
+            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
+            print(textwrap.fill(f"{words}It is not the best setting, but a smaller one.", 80) + "\n")
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         for group in groups.values():
             print_task(group)

@@ -76,7 +76,7 @@ def row_of(cell):
 # ------------------------------------------------------------------------------------------ command line
 
 
-LEADS = {f"rotary over {other}": ("rotary", other) for other in ("sinusoidal", "learned")}
+LEADS = {f"rotary over {other}": tables.Lead("rotary", other) for other in ("sinusoidal", "learned")}
 
 
 FAR = "mini models far from trained: at their end right on a third of the training set"

@@ -233,7 +233,7 @@ def report(
     also            {another script: record -> its row here, see rows_of}: runs that this table needs too
     short           {task: a short title}, for a table with a column each
     floors          {task: what the record of its rule without a network has, such as its "cell"}
-    leads           {name: (row, row)}: how far is the first ahead of the second? See gaps_of
+    leads           {name: Lead}
     apart           record -> whether the script prints it in a table of its own
     meanings        {words: what they mean}; printed below the tables that they stand in
     first           the flags of a cell to begin with at full size
@@ -274,9 +274,7 @@ def report(
             if shortly and not yours:
                 gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_count(gaps, titles)
-                print_leads(gaps, titles)
-                print_answers(gaps)
+                print_gaps(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -292,9 +290,7 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                print_count(small, titles)
-                print_leads(telling(small), titles)
-                print_answers(small, telling(small))
+                print_gaps(small, titles, telling(small))
             if shortly:
                 aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
         if more:
@@ -317,7 +313,7 @@ def of_the_paper(ours, yours, paper, leads):
     """This repository's records of the mini tier without rows that the paper neither prints nor writes about
     (see leads), but with those that you have run and the bag of symbols. And, where a task has more, without
     tasks of one row, which is compared with none."""
-    named = {row for of_lead in leads.values() if of_lead[2:] for row in of_lead[:2]}
+    named = {row for lead in leads.values() if lead.said is not None for row in lead[:2]}
     named |= {r["row"] for r in yours}
     found = [r for r in ours if of_table(r["row"], paper) or r["row"] in named or records.is_bag(r)]
     by_task = records.grouped(found, lambda r: r["task"])
@@ -539,6 +535,15 @@ def print_averages(tasks, yours, ours, paper, bare=True):
         print_table([f"average of {n}", "yours", "this repository", "paper"], lines)
 
 
+class Lead(NamedTuple):
+    """Two rows of a table: how far is the first ahead of the second?"""
+
+    row: str
+    other: str
+    said: tuple | float | None = None  # what the paper has of it, if not these rows: two others, or points
+    side: int | None = None  # on which a gap suits the paper's sentence even more: 1 above 0, -1 below
+
+
 class Gap(NamedTuple):
     """How far one row is ahead of another, on one task, both by one recipe."""
 
@@ -548,7 +553,7 @@ class Gap(NamedTuple):
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
     kind: str = ""  # of trainings that are not one the longer of the other
-    side: int | None = None  # on which a gap suits the paper's sentence even more: 1 above 0, -1 below
+    side: int | None = None  # of its Lead
 
     @property
     def in_numbers(self):
@@ -630,12 +635,9 @@ class Gap(NamedTuple):
 
 def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
-    are left out. A row without techniques is compared with all techniques that the other was given.
-
-    leads: {name: (row, row, what the paper has of it, the side)}, of which the last may be missing: two rows,
-    or a gap in points that it says in words; the side of a Gap."""
+    are left out. A row without techniques is compared with all techniques that the other was given."""
     gaps = {}
-    for name, (*pair, said, side) in ((name, (*of_lead, None, None)[:4]) for name, of_lead in leads.items()):
+    for name, (*pair, said, side) in leads.items():
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -672,6 +674,14 @@ def gap_in_words(points):
     if points is None or points == math.inf:
         return "" if points is None else "> 0"
     return f"{points:+.2f}" if points else "≈ 0"
+
+
+def print_gaps(gaps, titles, shown=None):
+    """What Gaps of the mini tier, {name: [Gap]}, say of the paper, their table, and what its words mean;
+    shown: those in the table, where not all are."""
+    print_count(gaps, titles)
+    print_leads(shown or gaps, titles)
+    print_answers(gaps, shown)
 
 
 def print_leads(gaps, titles):

@@ -484,7 +484,8 @@ def reported(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(tables, "save_figure", lambda figure, path: None)
         argv = ["--report", "--out", str(tmp_path / "runs"), *flags]
         args = common.parse_args(common.make_parser("", COLUMNS), argv)
-        tables.report(args, script, "Table 1", COLUMNS, TITLES, PAPER, **more)
+        leads = {name: tables.Lead(*lead) for name, lead in more.pop("leads", {}).items()}
+        tables.report(args, script, "Table 1", COLUMNS, TITLES, PAPER, leads=leads, **more)
         out = capsys.readouterr().out
         return printed_tables(out), out
 
@@ -707,6 +708,12 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
         assert {cells[1] for cells in rows.values()} == {paper}
     rows = tables[SMALL]["how far ahead, in points; nowhere"]
     assert [cells[1:] for cells in rows.values()] == [["", ""]] * 5
+    suits = {f"{side}": ("K=31", "K=5", 0.0, side) for side in (1, -1)}  # a gap even more than none
+    tables, _ = reported([], ours, "--mini", "--all-tiers", leads=suits)
+    for side, of_4, of_2 in (("1", "(better)", "(no)"), ("-1", "(no)", "(better)")):
+        rows = tables[SMALL][f"how far ahead, in points; {side}"]
+        read = [rows[f"Text, {epochs} epochs"][2] for epochs in (4, 2, 9)]
+        assert read == [of_4, of_2, "yes"]
     above = {"four more": ("K=31", "K=5", 4.0), "four less": ("K=31", "K=5", -4.0)}
     tables, out = reported([], ours, "--mini", "--all-tiers", leads=above)
     for name, of_4, of_2 in (("four more", "(yes)", "(no)"), ("four less", "(no)", "(yes)")):
