@@ -81,7 +81,7 @@ def by_size(pairs):
 
 
 def count_table(pairs):
-    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which reading."""
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which answer."""
     sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
     lines = []
     for name, part in zip(sizes, by_size(pairs)):
@@ -149,7 +149,7 @@ def tally(judged, width):
             _, yes, better, no, still = part[0]
             came = f"{yes + better} came as said or better, {no} did not, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
-    better = [one.row.words for one in expecting if one.better]
+    better = [one.row.words for one in expecting if one.answer == "better"]
     read = sum(one.reading != BAG for one in summed)
     kinds = [f"better: the gap supports the sentence even more ({'; '.join(better)})"]
     after = (

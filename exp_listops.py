@@ -381,18 +381,16 @@ def print_ranges(groups, tier, everything):
         return records.side(train_percent(group) - network, error) if name else ""
 
     def numbers(group):
-        told = f" {word}" if (word := side(group)) != "behind" and word else ""
+        told = {"level": " level", "ahead": " ahead"}.get(side(group), "")
         return f"{train_percent(group):.1f}{told} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     if name:
-        first = {}
-        for place in sorted(
-            groups, key=lambda place: (place[0] == "prefix", place[2] == "guessed", place[1])
-        ):
-            if side(groups[place]) != "behind":
-                first.setdefault((place[0], place[2]), f"{SIZES[place[0]]} = {place[1]:,}")
-        found = (f"a {rule} from {size} on, the sum at the root {sm}" for (rule, sm), size in first.items())
+        good, found = [place for place, group in groups.items() if side(group) != "behind"], []
+        for rule, sm in product(SIZES, SM):
+            if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
+                start = f"{SIZES[rule]} = {min(sizes):,}"
+                found.append(f"a {rule} from {start} on, the sum at the root {sm}")
         words = f"These rules reach, in training, what the best network has on test ({name}, {network:.2f}):"
         tables.print_list(words, found)
         of_both = "Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors)
@@ -401,15 +399,20 @@ def print_ranges(groups, tier, everything):
             textwrap.fill(f"{of_both} {judged}, {2 * error:.2f} points; without a word: behind.", 80) + "\n"
         )
     for rule, words in RANGES.items():
-        here = {(size, sm): group for (of_rule, size, sm), group in groups.items() if of_rule == rule}
-        sizes = sorted({size for size, _ in here if everything or not 0 < size < 4})
-        rows = [
-            [f"{size:,}", *(numbers(here[size, sm]) if (size, sm) in here else "" for sm in SM)]
-            for size in sizes
-        ]
+        rows = []
+        for size in sizes_of(groups, rule, everything):
+            here = (groups.get((rule, size, sm)) for sm in SM)
+            rows.append([f"{size:,}", *(numbers(group) if group else "" for group in here)])
         if rows:
             print(textwrap.fill(words, 80) + "\n")
             tables.print_table([SIZES[rule], *(f"sum at the root {sm}" for sm in SM)], rows)
+
+
+def sizes_of(groups, rule, everything=False):
+    """The sizes of a rule's records: 0, and from 4 on; everything: all."""
+    return sorted(
+        {size for of_rule, size, _ in groups if of_rule == rule and (everything or not 0 < size < 4)}
+    )
 
 
 def range_groups(yours, ours, tier):
@@ -512,11 +515,9 @@ def plot_ranges(groups, tier, path):
     rules = [rule for rule in SIZES if any(key[0] == rule for key in groups)]
     figure, axes = tables.panels([f"{rule} of {SIZES[rule]}" for rule in rules], size=(5, 4), sharey=True)
     for rule, axis in zip(rules, axes):
-        sizes = sorted({size for of, size, _ in groups if of == rule and not 0 < size < 4})
+        sizes = sizes_of(groups, rule)
         for sm, (style, colour) in LOOKS.items():
-            at = {size: group for (of, size, how), group in groups.items() if (of, how) == (rule, sm)}
-            dots = sorted((size, group) for size, group in at.items() if size in sizes)
-            if dots:
+            if dots := [(size, groups[rule, size, sm]) for size in sizes if (rule, size, sm) in groups]:
                 look = dict(fmt=style, color=colour, markersize=4, label=f"sum at the root {sm}")
                 tables.errorbars(axis, *zip(*dots), **look)
         lines = NETWORKS if tier == "paper" else {}

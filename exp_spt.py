@@ -824,6 +824,8 @@ def report(args):
             if tier == "paper" or any(here):
                 print(f"### Paper B: self-pretraining ({records.TIERS[tier]})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
+            if any(here):
+                print(BUDGETS)
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
             for whose, found, fold in zip(names_of, here, folded):
@@ -846,16 +848,7 @@ def print_runs(whose, tier, found, searched, folded):
     if found and whose:
         print(f"{whose}\n")
     short = gaps_of(plain, short=True)
-    questions = short if folded else gaps_of(cells if searched else plain)
-    if tier == "mini" and any(by_name(questions).values()):
-        print(BUDGETS)
-    for question, gaps in questions.items():
-        if tier == "mini":
-            tables.print_count(gaps, data.TITLES, question)
-        elif any(gaps.values()):
-            print(textwrap.fill(question, 80) + "\n")
-        tables.print_leads(gaps, data.TITLES)
-    tables.print_answers(by_name(questions))
+    print_questions(short if folded else gaps_of(cells if searched else plain), tier)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -876,6 +869,19 @@ def print_runs(whose, tier, found, searched, folded):
 
 
 # -- who is ahead
+
+
+def print_questions(questions, tier, shown=lambda gaps: gaps):
+    """The gaps of each question, see gaps_of, at the mini tier with the question's answer; what the answers
+    mean. shown: which of some gaps stand in a table."""
+    for question, gaps in questions.items():
+        if tier == "mini":
+            tables.print_count(gaps, data.TITLES, question)
+        elif any(gaps.values()):
+            print(textwrap.fill(question, 80) + "\n")
+        tables.print_leads(shown(gaps), data.TITLES)
+    gaps = by_name(questions)
+    tables.print_answers(gaps, shown(gaps))
 
 
 class Lead(NamedTuple):
@@ -1190,10 +1196,7 @@ def print_papers(args, both, names):
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if any(by_name(gaps).values()):
         print(BUDGETS)
-    for question, found in gaps.items():
-        tables.print_count(found, data.TITLES, question)
-        tables.print_leads(tables.telling(found), data.TITLES)
-    tables.print_answers(by_name(gaps), tables.telling(by_name(gaps)))
+    print_questions(gaps, "mini", shown=tables.telling)
 
 
 def print_averages(both, averages):

@@ -93,9 +93,8 @@ def listed(found):
             [task or "sums guessed", ours, chance, theirs, *(s4.split(", ") if s4 else ("", "")), best]
         )
         rules.append(f"{task or 'sums guessed'}: {words}")
-    header, title = ["", "ours", "chance", "LRA's", "S4", "A's S4", "best"], "### " + TITLE
-    note = textwrap.fill(NOTE, 80)
-    return "\n\n".join([title, tables.markdown(header, lines), tables.bullets(rules, 80), note])
+    table = tables.markdown(["", "ours", "chance", "LRA's", "S4", "A's S4", "best"], lines)
+    return "\n\n".join([f"### {TITLE}", table, tables.bullets(rules, 80), textwrap.fill(NOTE, 80)])
 
 
 TITLE = "What one gets without a neural network, at full size"

@@ -588,8 +588,11 @@ def read_interval(expected, low, high, at_bag=False):
     return SAME if low > 0 else OPPOSITE if high < 0 else NO_GAP if -GAP <= low and high <= GAP else OPEN
 
 
-def as_there(reading):
-    """ "yes", "no" or "open" of a reading, see AS_THERE; "" where there is none to be had."""
+def as_there(reading, side=""):
+    """ "yes", "no" or "open" of a reading, see AS_THERE; "" where there is none to be had. "better" for a gap
+    on the side, "+" above 0 or "-" below, that suits a sentence even more than no gap."""
+    if reading == {"+": AHEAD, "-": BEHIND}.get(side):
+        return "better"
     return next((answer for answer, readings in AS_THERE.items() if reading in readings), "")
 
 

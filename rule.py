@@ -27,7 +27,7 @@ import exp_spt
 import records
 import tables
 from machine import UserError
-from records import AHEAD, BEHIND, FEW, NOT_RUN, SEEDS, read_interval
+from records import FEW, NOT_RUN, SEEDS, read_interval
 
 SAYS = {
     "A": "Paper A",
@@ -221,15 +221,10 @@ class Judged(NamedTuple):
     marks: dict  # {mark: the numbers of the cells that have it}
 
     @property
-    def better(self):
-        """Whether it is not level, on the side of a one-sided sentence, see Heading."""
-        side = getattr(self.row.heading, "side", "")
-        return bool(side) and self.reading == {"+": AHEAD, "-": BEHIND}[side]
-
-    @property
     def answer(self):
         """Whether it came as expected, an answer of tables.ANSWERS; else why there is none."""
-        return "better" if self.better else records.as_there(self.reading) or self.reading
+        side = getattr(self.row.heading, "side", "")  # a pair has no Heading
+        return records.as_there(self.reading, side) or self.reading
 
 
 def read(out):

@@ -210,10 +210,9 @@ def explain(text, meanings, numbers=NUMBERS):
     print(text, end="")
     flat, found = " ".join(text.split()), []  # words that a line's end has parted
     for words, meaning in ({" ± ": numbers} | meanings).items():
-        known = [word for word in words.split(", ") if any(w in flat for w in word.split(" / "))]
-        if known:
-            first = min(flat.find(w) for word in known for w in word.split(" / ") if w in flat)
-            found.append((first, ", ".join(known).strip(), meaning))
+        places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
+        if known := [word for word, at in places.items() if at]:
+            found.append((min(itertools.chain(*places.values())), ", ".join(known).strip(), meaning))
     lines = []
     for _, known, meaning in sorted(found):
         indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
@@ -325,9 +324,9 @@ def of_the_paper(ours, yours, paper, leads):
     return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
 
 
-def print_first(script, flags, gaps=()):
+def print_first(script, flags, gaps=None):
     """What stands in place of ours where nobody has run a table at full size. gaps: of the mini tier."""
-    counts = {answer: sum(map(len, of.values())) for answer, of in by_answer(dict(gaps)).items()}
+    counts = {answer: sum(map(len, of.values())) for answer, of in by_answer(gaps or {}).items()}
     mini = ""
     if counts:
         words = listed([f"{n} {answer}" for answer, n in counts.items()])
@@ -541,7 +540,7 @@ class Lead(NamedTuple):
     row: str
     other: str
     said: tuple | float | None = None  # what the paper has of it, if not these rows: two others, or points
-    side: int | None = None  # on which a gap suits the paper's sentence even more: 1 above 0, -1 below
+    side: str = ""  # on which a gap suits the paper's sentence even more: "+" above 0, "-" below
 
 
 class Gap(NamedTuple):
@@ -553,7 +552,7 @@ class Gap(NamedTuple):
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
     kind: str = ""  # of trainings that are not one the longer of the other
-    side: int | None = None  # of its Lead
+    side: str = ""  # of its Lead
 
     @property
     def in_numbers(self):
@@ -576,9 +575,7 @@ class Gap(NamedTuple):
         where the paper has no such gap, ""."""
         bags = all(map(at_bag, self.groups))
         reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
-        if reading == {1: records.AHEAD, -1: records.BEHIND}.get(self.side):
-            return "better"
-        return records.as_there(reading)
+        return records.as_there(reading, self.side)
 
     def turned_by(self, longer):
         """Whether a longer training, otherwise alike, has another answer."""
@@ -679,8 +676,9 @@ def gap_in_words(points):
 def print_gaps(gaps, titles, shown=None):
     """What Gaps of the mini tier, {name: [Gap]}, say of the paper, their table, and what its words mean;
     shown: those in the table, where not all are."""
+    shown = shown or gaps
     print_count(gaps, titles)
-    print_leads(shown or gaps, titles)
+    print_leads(shown, titles)
     print_answers(gaps, shown)
 
 
@@ -701,14 +699,14 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
-def print_answers(gaps, shown=None):
-    """What the answers of some Gaps, {name: [Gap]}, mean; shown: those in the table, where not all are."""
+def print_answers(gaps, shown):
+    """What the answers of some Gaps, {name: [Gap]}, mean; shown: those in the table."""
     counted = [gap for found in longest_of(gaps).values() for gap in found]
-    there = [gap for found in (shown or gaps).values() for gap in found if gap.as_there]
+    there = [gap for found in shown.values() for gap in found if gap.as_there]
     answers = {gap.as_there for gap in there}
     lines = [f"{answer}: {meaning}" for answer, meaning in ANSWERS.items() if answer in answers]
     if any(gap not in counted for gap in there):
-        only = " (of those, only the ones with another answer are shown)" if shown else ""
+        only = " (of those, only the ones with another answer are shown)" * (shown is not gaps)
         lines.append(f"in brackets: a shorter training, or another recipe{only}; not counted")
     print_list("", lines)
 
@@ -751,12 +749,11 @@ def telling(gaps):
 
 def by_answer(gaps):
     """{"as there": {name: [Gap]}}: longest_of some Gaps, by their answer in words, of those that have one."""
-    words, longest = dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}, longest_of(gaps)
-    alike = {
-        words[answer]: {name: [gap for gap in longest[name] if gap.as_there == answer] for name in longest}
-        for answer in ANSWERS
-    }
-    return {answer: found for answer, found in alike.items() if any(found.values())}
+    found, words = {}, dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}
+    for name, longest in longest_of(gaps).items():
+        for answer, alike in records.grouped(longest, lambda gap: gap.as_there).items():
+            found.setdefault(answer, {})[name] = alike
+    return {words[answer]: found[answer] for answer in ANSWERS if answer in found}
 
 
 def print_count(gaps, titles, question=""):
@@ -766,9 +763,7 @@ def print_count(gaps, titles, question=""):
     total = sum(len(of_lead) for found in alike.values() for of_lead in found.values())
     for answer, found in alike.items():
         n = sum(map(len, found.values()))
-        places = (
-            f"{name} on {', '.join(gap.at(titles) for gap in found[name])}" for name in found if found[name]
-        )
+        places = (f"{name} on {', '.join(gap.at(titles) for gap in of)}" for name, of in found.items())
         lines.append(f"{answer}, {n} of {total}: {'; '.join(places)}")
     print_list(f"{question} {BESIDE}".strip(), lines)
     if question and not lines and any(gaps.values()):

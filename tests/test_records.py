@@ -708,9 +708,9 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
         assert {cells[1] for cells in rows.values()} == {paper}
     rows = tables[SMALL]["how far ahead, in points; nowhere"]
     assert [cells[1:] for cells in rows.values()] == [["", ""]] * 5
-    suits = {f"{side}": ("K=31", "K=5", 0.0, side) for side in (1, -1)}  # a gap even more than none
+    suits = {side: ("K=31", "K=5", 0.0, side) for side in "+-"}  # a gap even more than none
     tables, _ = reported([], ours, "--mini", "--all-tiers", leads=suits)
-    for side, of_4, of_2 in (("1", "(better)", "(no)"), ("-1", "(no)", "(better)")):
+    for side, of_4, of_2 in (("+", "(better)", "(no)"), ("-", "(no)", "(better)")):
         rows = tables[SMALL][f"how far ahead, in points; {side}"]
         read = [rows[f"Text, {epochs} epochs"][2] for epochs in (4, 2, 9)]
         assert read == [of_4, of_2, "yes"]
