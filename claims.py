@@ -1,7 +1,8 @@
 """What do small runs say about the papers? The rows of claims.tsv, judged by one rule from the mini tier.
 
     python claims.py              judges the records in results/: what is the mini tier worth?
-    python claims.py --rows       every sentence and row, too: how often did it come as said?
+    python claims.py --rows       every row of the papers' sentences, too: did it come as said?
+    python claims.py --rows all   and of our own
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
     python claims.py --write      writes docs/claims.md, docs/results.md and the figures of results/
 
@@ -44,6 +45,7 @@ SCRIPTS = exp_locality, exp_multitask, exp_kernels, exp_positional, exp_spt  # i
 SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
+PAPERS = "A", "B"
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 
 # ------------------------------------------------------------------------------------------ all pairs
@@ -108,17 +110,18 @@ def count(pairs, width):
     turned = "; ".join(pair.row.words for pair in apart(no))
     larger = "; ".join(pair.row.words for pair in no if pair not in apart(no))
     kinds = [
-        f"yes: the same sign; or, where the paper's gap is at most {GAP:g} points, within ±{GAP:g}",
-        f"no: the other sign or no gap ({turned}); or, where the paper's gap is at most {GAP:g}, beyond "
-        f"±{GAP:g} ({larger}), also where that suits the paper's sentence",
+        f"yes: the same sign; for a paper's gap of at most {GAP:g} points, within ±{GAP:g}",
+        f"no: the other sign or no gap; for at most {GAP:g} points, beyond ±{GAP:g}, even if it suits A or B",
         f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
     ]
+    cases = {f"No, above {GAP:g} points": turned, f"No, at most {GAP:g} points": larger}
+    cases = [f"{name}: {words}." for name, words in cases.items() if words]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
-    before, after = (textwrap.fill(words, width) for words in (before, after))
-    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), after])
+    before, *after = (textwrap.fill(words, width) for words in (before, *cases, after))
+    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), *after])
 
 
 ROW = (
@@ -145,7 +148,7 @@ def tally(judged, width):
         if len(sentences) > 1:
             part += [counts(f"  {words}", found) for words, found in sentences.items()]
         lines += part
-        if who in ("A", "B"):
+        if who in PAPERS:
             _, yes, better, no, still = part[0]
             came = f"{yes + better} came as said or better, {no} did not, {still} are open"
             said.append(f"Of paper {who}'s {len(group)} rows {came}.")
@@ -155,9 +158,10 @@ def tally(judged, width):
     after = (
         "The numbers count rows, but not rows that were not run or have too few seeds. Of intervals of 95 % "
         f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
-        "Nothing is corrected for that. Many rows share runs. Rival guesses of ours exclude each other, and "
-        "are not counted."
+        "Nothing is corrected for that. Many rows share runs."
     )
+    if summed != expecting:
+        after += " Rival guesses of ours exclude each other, and are not counted."
     table = tables.markdown(["did it come as said?", *tables.ANSWERS], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
@@ -251,16 +255,14 @@ def show(judged):
 
 WIDTH = 36  # of a row's words, in letters
 READ = f"""\
-{tables.WORDS}
-
     here       the gap between two mini models, with its 95 % interval
     expected   the paper's gap at full size; where it prints no numbers, what it
-               says: > 0 or < 0 for a direction, ≈ 0 for none; below
-               "Ours" and "Controls" what we predicted
+               says: > 0 or < 0 for a direction, ≈ 0 for none (of our own rows:
+               what we predicted)
     °          one of the models is at the bag: at most {GAP:g} points above a bag of
                symbols (K = 1), which sees no order
     [none]     a pretraining learnt nothing
-    as said?   empty: nobody predicted anything. Else:
+    as said?   empty: nobody predicted anything. Else, by the interval:
 
 {tables.bullets([f"{answer}: {meaning}" for answer, meaning in tables.ANSWERS.items()], 80)}
 
@@ -271,8 +273,8 @@ of the training (it may have been higher before): docs/claims.md says of which.
 
 def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
-    print(f"{READ}\nHow often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n")
-    print("Every row, in points:\n")
+    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n")
+    print(f"Every row, in points:\n\n{READ}")
     print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
@@ -345,8 +347,7 @@ RESULTS = """\
 `results/`. Our Image numbers are from a JPEG copy of CIFAR-10, not from the official images. What the mini
 numbers say about the papers stands in [claims.md](claims.md).
 
-Accuracies are of the test set, in %: mean ± standard error (number of seeds); of self-pretraining without a
-number it is 3 seeds. Cost: of one run, on a CPU in time of one core where it was recorded."""
+Accuracies are of the test set, in %: mean ± standard error (number of seeds; without a number it is 3). Cost: of one run, on a CPU in time of one core where it was recorded."""
 
 
 def report_of(script, *flags, figures=None):
@@ -402,7 +403,8 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=common.for_terminals(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
-    parser.add_argument("--rows", action="store_true", help="print every row, not their sums alone")
+    parser.add_argument("--rows", nargs="?", const="papers", choices=("papers", "all"),
+        help="print every row of the papers' sentences (default), or of ours, too")  # fmt: skip
     parser.add_argument(
         "--write", action="store_true", help="write the two pages and the figures that need no model"
     )
@@ -415,13 +417,14 @@ def main(argv=None):
         rows, mini = rule.read_rows(ROOT / "claims.tsv", printed), rule.read(args.out)
         judged = [rule.judge(row, mini) for row in rows]
         pairs = [rule.judge(row, mini) for row in all_pairs(printed, mini)]
-        everything = bool(args.rows or args.out)
-        if pairs:
+        if pairs and not args.rows:
             print(f"What is the mini tier worth?\n\n{count(pairs, 80)}\n")
-        if everything:
-            show_rows([one for one in judged if one.seeds or not args.out])
+        if args.out:
+            show_rows([one for one in judged if one.seeds])
+        elif args.rows:
+            show_rows([one for one in judged if args.rows == "all" or one.row.heading.who in PAPERS])
         else:
-            print("Every sentence, every row, and what its words mean: python claims.py --rows")
+            print("Every sentence of the papers, and the rows that test it: python claims.py --rows")
             print("Of your runs: python claims.py --out runs")
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")

@@ -781,8 +781,6 @@ class Arm(NamedTuple):
         return f"{self.label()}, {COLUMNS[column]}"
 
 
-NUMBERS = "standard error over 3 seeds, or over the number in brackets; accuracies on test in %, gaps in "
-NUMBERS += "points, of unrounded numbers"
 BUDGETS = """\
 18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
 20; the epoch that validates best counts. Masked, causal: SPT restores masked
@@ -832,7 +830,7 @@ def report(args):
                 print_runs(whose, tier, [r for r in found if "score" not in r], args.all_tiers, fold)
             if tier == "paper":
                 print_papers(args, both, names)
-    tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
+    tables.explain(printed.getvalue(), MEANINGS)
     tables.print_elsewhere(args, __file__, tiers, ran_at[1])
     print(tables.unfinished(args.out, exp), end="")
     if args.report:
@@ -847,8 +845,7 @@ def print_runs(whose, tier, found, searched, folded):
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
-    short = gaps_of(plain, short=True)
-    print_questions(short if folded else gaps_of(cells if searched else plain), tier)
+    print_questions(gaps_in_short(plain) if folded else gaps_of(cells if searched else plain), tier)
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -859,29 +856,28 @@ def print_runs(whose, tier, found, searched, folded):
             print_both(title, shown[task])
         if tier != "paper" and not folded:
             print_table(f"{title}, restored", shown[task], plain[task], restored)
-        print_recipe(plain[task], shown[task], of_task, searched)
+        print_recipe(plain[task], shown[task], of_task, searched, folded)
         if searched or not plain[task]:
             others = {arm: columns for arm, columns in cells[task].items() if arm not in plain[task]}
             print_table(f"{title}, other rates", others, others, accuracy)
             print_both(f"{title}, other rates", others)
-    if shown != plain:
-        print("Further rows, of other models, rates, losses, orders, fewer images: --all-tiers\n")
+    if folded and found:
+        print(tables.MORE)
 
 
 # -- who is ahead
 
 
-def print_questions(questions, tier, shown=lambda gaps: gaps):
+def print_questions(questions, tier):
     """The gaps of each question, see gaps_of, at the mini tier with the question's answer; what the answers
-    mean. shown: which of some gaps stand in a table."""
+    mean."""
     for question, gaps in questions.items():
         if tier == "mini":
-            tables.print_count(gaps, data.TITLES, question)
+            tables.print_count(gaps, question)
         elif any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")
-        tables.print_leads(shown(gaps), data.TITLES)
-    gaps = by_name(questions)
-    tables.print_answers(gaps, shown(gaps))
+        tables.print_leads(gaps, data.TITLES)
+    tables.print_answers(by_name(questions))
 
 
 class Lead(NamedTuple):
@@ -919,6 +915,11 @@ def gaps_of(by_task, short=False):
                     gap = gap_of(said, task, arm, column, cells[arm][column], other)
                     gaps[question].setdefault(name, []).append(gap)
     return gaps
+
+
+def gaps_in_short(by_task):
+    """gaps_of what the paper asks, in the longest training of each."""
+    return {question: tables.told(gaps) for question, gaps in gaps_of(by_task, short=True).items()}
 
 
 def by_name(gaps):
@@ -1000,9 +1001,9 @@ def print_both(title, shown):
         print(textwrap.fill(text, 80, break_on_hyphens=False) + "\n")
 
 
-def print_recipe(plain, shown, found, searched):
-    """The recipe of one task's rows, `shown` of `plain`, and what its records say of the runs; if asked for,
-    when they were best."""
+def print_recipe(plain, shown, found, searched, short):
+    """The recipe of one task's rows, `shown` of `plain`, or in short what its inputs are, and what its
+    records say of the runs."""
     task = found[0]["task"]
     inputs = "grey values as numbers (in exp_kernels.py as symbols)" if task in MEAN_STD else None
     rows = tables.recipe_rows(as_rows(shown))
@@ -1010,8 +1011,9 @@ def print_recipe(plain, shown, found, searched):
     rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = about_runs(found, searched) + best_epochs(shown, plain) + words
-    tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm)
+    if not short:
+        words = about_runs(found, searched) + best_epochs(shown, plain) + words
+    tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm, short)
 
 
 def scratch_arm(cells, arm):
@@ -1151,7 +1153,7 @@ def accuracy(group):
     """ "59.2 ± 0.9", or "59.2 ± 1.2 (1)" of another number of seeds than three, with ° at the bag; "" for
     none."""
     digits = 2 if group and group[0]["tier"] == "paper" else 1
-    return tables.marked(group, digits).removesuffix(" (3)") if group else ""
+    return tables.marked(group, digits) if group else ""
 
 
 def restored(group):
@@ -1175,9 +1177,9 @@ def learnt_nothing(group):
 
 def print_papers(args, both, names):
     """Tables 1 to 3 of the paper, its averages beside ours; what the longest mini trainings say, in short."""
-    gaps = gaps_of(mini_cells(both, names), short=True) if args.report else {}
+    gaps = gaps_in_short(mini_cells(both, names)) if args.report else {}
     if not any(r["tier"] == "paper" for found in both for r in found):
-        tables.print_first(__file__, "--task image --objective causal", by_name(gaps))
+        tables.print_first(__file__, "--task image --objective causal")
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1196,7 +1198,7 @@ def print_papers(args, both, names):
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if any(by_name(gaps).values()):
         print(BUDGETS)
-    print_questions(gaps, "mini", shown=tables.telling)
+    print_questions(gaps, "mini")
 
 
 def print_averages(both, averages):

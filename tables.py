@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import GAP
+from records import AS_THERE, GAP
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -78,10 +78,10 @@ def least_to_most(values, text):
     return " to ".join(dict.fromkeys(map(text, (min(values), max(values)))))
 
 
-def summary(group, digits=None):
-    """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds; a dash for none. Where some stayed at
-    chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above chance)", "50.48 ± 0.35 (1, at chance)".
-    digits: of the mini tier 1, else 2."""
+def summary(group, digits=None, sign=""):
+    """ "88.96 ± 0.21 (3)": mean, standard error and number of seeds, at the mini tier if it is not SEEDS; a
+    dash for none. Where some stayed at chance a mean alone would mislead: "70.12 ± 8.71 (5, 2 above
+    chance)", "50.48 ± 0.35 (1, at chance)". digits: of the mini tier 1, else 2; sign: behind the numbers."""
     if not group:
         return "—"
     mean, error = records.mean_and_error(group)
@@ -90,9 +90,10 @@ def summary(group, digits=None):
     count = f"{len(group)}"
     if learnt < len(group):
         count += f", {learnt} above chance" if learnt else ", at chance"
-    numbers = f"{100 * mean:.{digits}f} ± {100 * error:.{digits}f}"
+    numbers = f"{100 * mean:.{digits}f} ± {100 * error:.{digits}f}{sign}"
     no_seed = group[0]["model"] in records.WITHOUT_NETWORK
-    return numbers if no_seed else f"{numbers} ({count})"
+    usual = group[0]["tier"] == "mini" and count == f"{records.SEEDS}"
+    return numbers if no_seed or usual else f"{numbers} ({count})"
 
 
 def mean_of(group):
@@ -159,27 +160,28 @@ def mark(*groups):
 
 
 def marked(group, digits=None):
-    """summary of some records with their mark: "59.6 ± 0.5° (3)"."""
-    return summary(group, digits).replace(" (", f"{mark(group)} (", 1)
+    """summary of some records with their mark: "59.6 ± 0.5° (2)"."""
+    return summary(group, digits, mark(group))
 
 
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    "test accuracy in %: mean ± standard error (seeds), see docs/claims.md; gaps are of unrounded numbers"
+    f"standard error over {records.SEEDS} seeds, or over the number in brackets, see docs/claims.md; "
+    "accuracies on test in %, gaps of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-ANSWERS = {  # of a Gap
-    "yes": "the 95 % interval lies on the paper's side of 0; or, if the paper's gap is at most "
-    f"{GAP:g} points, within ±{GAP:g}",
-    "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
-    "no": f"it lies on the other side, or around 0 and within ±{GAP:g}; or, if the paper's gap is at most "
-    f"{GAP:g} points, beyond ±{GAP:g}",
+ANSWERS = {  # of a Gap, by its interval
+    "yes": f"it lies on the paper's side of 0; for a gap there of at most {GAP:g}, within ±{GAP:g}",
+    "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper even more",
+    "no": f"it lies on the other side, or around 0 within ±{GAP:g}; for at most {GAP:g}, beyond ±{GAP:g}",
     "open": "it does not decide, or neither model learnt an order",
 }
-BESIDE = "The mini tier beside the paper, by the longest trainings (claims.py counts other rows):"
+READ = "As there? By our 95 % interval, in points:"
+ASKED = "Is a gap between two rows as in the paper?"
+MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report
@@ -251,11 +253,11 @@ def report(
     shown = [task for task in tasks if not chosen or task in chosen]
     copied = both[0] and not both[1]  # of a copy this repository has no run: its own rows are enough
     ran_at = [{r["tier"] for r in found} for found in both]
-    tiers, aside = tiers_of(args, *ran_at), False
+    tiers = tiers_of(args, *ran_at)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         for tier in tiers:
             yours, ours = ([r for r in found if r["tier"] == tier and r["task"] in shown] for found in both)
-            shortly, whole = tier == "mini" and paper and not args.all_tiers, ours
+            shortly = tier == "mini" and paper and not args.all_tiers
             if shortly:
                 ours = of_the_paper(ours, yours, paper, leads)
             full = tier == "paper" and paper and (yours or ours or not copied)
@@ -265,20 +267,17 @@ def report(
             if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
                 print(words)
             ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
-            small = mini_gaps_of(args, leads, both, shown, tasks, paper) if full else {}
             if full and not ran:
-                print_first(script, first, small)
+                print_first(script, first)
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
-            if shortly and not yours:
-                gaps = {name: [g for g in found if not g.fewer] for name, found in gaps.items()}
             if tier == "mini":
-                print_gaps(gaps, titles)
+                print_gaps(told(gaps) if shortly and not yours else gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
                 print_task(task, titles[task], tasks, tier, yours, ours, beside, rules[task], args.all_tiers)
-                print_recipe(titles[task], recipe_rows(found), found)
+                print_recipe(titles[task], recipe_rows(found), found, short=shortly)
                 print_rates(task, titles[task], yours, ours if args.all_tiers else ())
             if tier != "mini":
                 print_leads(gaps, titles)
@@ -289,13 +288,11 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                print_gaps(small, titles, telling(small))
-            if shortly:
-                aside = ours != whole or any(map(is_aside, changed_of(ours).values()))
+                print_gaps(told(mini_gaps_of(args, leads, both, shown, tasks, paper)), titles)
         if more:
             more()
-        if aside:
-            print("Further rows, of few seeds or examples, or not in the paper: --all-tiers\n")
+        if "mini" in tiers and paper and not args.all_tiers:
+            print(MORE)
     explain(printed.getvalue(), MEANINGS | (meanings or {}))
     print_elsewhere(args, script, tiers, ran_at[1])
     print(unfinished(args.out, exp), end="")
@@ -324,16 +321,9 @@ def of_the_paper(ours, yours, paper, leads):
     return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
 
 
-def print_first(script, flags, gaps=None):
-    """What stands in place of ours where nobody has run a table at full size. gaps: of the mini tier."""
-    counts = {answer: sum(map(len, of.values())) for answer, of in by_answer(gaps or {}).items()}
-    mini = ""
-    if counts:
-        words = listed([f"{n} {answer}" for answer, n in counts.items()])
-        mini = f" At the mini tier, of {sum(counts.values())} gaps {words} (below)."
-    print(
-        textwrap.fill(f"We have not run this table at full size.{mini} A cell to begin with, on a GPU:", 80)
-    )
+def print_first(script, flags):
+    """What stands in place of ours where nobody has run a table at full size."""
+    print("We have not run this table at full size. A cell to begin with, on a GPU:")
     print(f"python {Path(script).name} {flags}\nIts hours on your machine: python bench.py step\n")
 
 
@@ -577,16 +567,6 @@ class Gap(NamedTuple):
         reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
         return records.as_there(reading, self.side)
 
-    def turned_by(self, longer):
-        """Whether a longer training, otherwise alike, has another answer."""
-
-        def recipe(gap):
-            changes = gap.groups[0][0]["changes"]
-            return gap.task, gap.kind, {row: changes[row] for row in changes if row != "epochs"}
-
-        alike = recipe(self) == recipe(longer) and self.epochs < longer.epochs
-        return alike and self.as_there not in ("", longer.as_there)
-
     @property
     def length(self):
         """ "4 epochs" of the mini tier's tables, where `words` do not say it."""
@@ -596,10 +576,6 @@ class Gap(NamedTuple):
     def where(self, titles):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
         return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
-
-    def at(self, titles):
-        """ "Text (masked)", "Image°": where, and of which kind; ° as in its table."""
-        return self.where(titles) + f" ({self.kind})" * bool(self.kind) + self.bag
 
     @property
     def tier(self):
@@ -673,13 +649,12 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_gaps(gaps, titles, shown=None):
-    """What Gaps of the mini tier, {name: [Gap]}, say of the paper, their table, and what its words mean;
-    shown: those in the table, where not all are."""
-    shown = shown or gaps
-    print_count(gaps, titles)
-    print_leads(shown, titles)
-    print_answers(gaps, shown)
+def print_gaps(gaps, titles):
+    """How many Gaps of the mini tier, {name: [Gap]}, are as in the paper, their table, and what its words
+    mean."""
+    print_count(gaps, ASKED)
+    print_leads(gaps, titles)
+    print_answers(gaps)
 
 
 def print_leads(gaps, titles):
@@ -699,16 +674,15 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
-def print_answers(gaps, shown):
-    """What the answers of some Gaps, {name: [Gap]}, mean; shown: those in the table."""
+def print_answers(gaps):
+    """What the answers of some Gaps, {name: [Gap]}, mean."""
     counted = [gap for found in longest_of(gaps).values() for gap in found]
-    there = [gap for found in shown.values() for gap in found if gap.as_there]
-    answers = {gap.as_there for gap in there}
+    read = [gap for found in gaps.values() for gap in found if gap.as_there]
+    answers = {*AS_THERE, *(gap.as_there for gap in read)} if read else ()
     lines = [f"{answer}: {meaning}" for answer, meaning in ANSWERS.items() if answer in answers]
-    if any(gap not in counted for gap in there):
-        only = " (of those, only the ones with another answer are shown)" * (shown is not gaps)
-        lines.append(f"in brackets: a shorter training, or another recipe{only}; not counted")
-    print_list("", lines)
+    if any(gap not in counted for gap in read):
+        lines.append("in brackets: a shorter training, or another recipe; not counted")
+    print_list(READ, lines)
 
 
 def counts(sides):
@@ -737,36 +711,18 @@ def longest_of(gaps):
     return found
 
 
-def telling(gaps):
-    """longest_of some Gaps, and those of them that the longest turns; of gaps that the paper has, too."""
-    there = {name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()}
-    longest = longest_of(there)
-    return {
-        name: [gap for gap in there[name] if gap in found or any(map(gap.turned_by, found))]
-        for name, found in longest.items()
-    }
+def told(gaps):
+    """longest_of those Gaps that the paper has, too: what a report tells unless it is asked for more."""
+    return longest_of({name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()})
 
 
-def by_answer(gaps):
-    """{"as there": {name: [Gap]}}: longest_of some Gaps, by their answer in words, of those that have one."""
-    found, words = {}, dict(zip(ANSWERS, ANSWERS)) | {"yes": "as there", "no": "not as there"}
-    for name, longest in longest_of(gaps).items():
-        for answer, alike in records.grouped(longest, lambda gap: gap.as_there).items():
-            found.setdefault(answer, {})[name] = alike
-    return {words[answer]: found[answer] for answer in ANSWERS if answer in found}
-
-
-def print_count(gaps, titles, question=""):
-    """Which of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, by longest_of them, and how
-    many; the question alone if none has an answer."""
-    alike, lines = by_answer(gaps), []
-    total = sum(len(of_lead) for found in alike.values() for of_lead in found.values())
-    for answer, found in alike.items():
-        n = sum(map(len, found.values()))
-        places = (f"{name} on {', '.join(gap.at(titles) for gap in of)}" for name, of in found.items())
-        lines.append(f"{answer}, {n} of {total}: {'; '.join(places)}")
-    print_list(f"{question} {BESIDE}".strip(), lines)
-    if question and not lines and any(gaps.values()):
+def print_count(gaps, question):
+    """A question, and how many Gaps of the mini tier, {name: [Gap]}, have which answer, by longest_of."""
+    answers = [gap.as_there for found in longest_of(gaps).values() for gap in found if gap.as_there]
+    if answers:
+        words = (f"{answers.count(answer)} {answer}" for answer in ANSWERS if answer in answers)
+        question += f" At the mini tier, by the longest trainings: {', '.join(words)}."
+    if any(gaps.values()):
         print(textwrap.fill(question, 80) + "\n")
 
 
@@ -850,21 +806,22 @@ def of_table(row, paper):
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
 RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr of SPT {:g}", "depth": "{} layers", "d_model": "width {}"}
 RECIPE |= {"weight_decay": "weight decay {:g}", "technique": "{}"}
+IN_SHORT = "epochs", "examples", "technique"
 UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
 
-def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
+def print_recipe(title, rows, found, inputs=None, more="", named="; ".join, short=False):
     """Print the recipe of a task's tables and what the records of that task say of the data: a paragraph.
     Below it a line for the rows that have something else instead. rows: {label: what RECIPE names, as the
     table has it}; inputs: how the models read an input, in words, if not as data.INPUTS says; more: further
-    sentences; named: labels as text."""
+    sentences; named: labels as text; short: only what a reader of the table needs."""
     usual, others = {}, {label: [] for label in rows}
 
     def said(row, value):
         return RECIPE[row].format(records.TECHNIQUES.get(value, value))
 
-    for row in RECIPE:
+    for row in IN_SHORT if short else RECIPE:
         of_row = {label: recipe[row] for label, recipe in rows.items() if recipe.get(row)}
         if of_row:
             usual[row] = statistics.mode(of_row.values())
@@ -880,14 +837,14 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join):
     if length:  # a task of one's own is not in data.py
         parts.append(f"inputs of at most {length:,} {UNITS.get(task, 'pixels')}")
     parts += filter(None, [inputs or data.INPUTS.get(task)])
-    words = f"Recipe, {title}: {', '.join(parts)}."
+    words = f"{'' if short else 'Recipe, '}{title}: {', '.join(parts)}."
     if any(r["data"].get("official") is False for r in found):
         words += " Not the official images."
     if (tier, task) in OTHER_TASK:
         words += " An easy level of our own, which no paper has."
     print(textwrap.fill(words + more, 80, break_on_hyphens=False))
     for differs, labels in records.grouped(others, lambda label: ", ".join(others[label])).items():
-        if differs:
+        if differs and not short:
             line = f"- {named(labels)}: {differs}"
             print(textwrap.fill(line, 80, subsequent_indent="  ", break_on_hyphens=False))
     print()

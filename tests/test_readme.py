@@ -135,7 +135,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     rows = re.findall(r"\| ([^|]*) \| ([-+][\d.]+°? \[.*?\]) \| ([^|]*) \|\n", README)
     rows = {(paper, here.replace("°", ""), reading): "°" in here for paper, here, reading in rows}
     assert len(rows) == 8 and rows.items() <= judged.items()
-    tallies = re.findall(r"^\| [AB]: ([^|(]*) \(([^)]*)\) \|", README, re.MULTILINE)
+    tallies = re.findall(r"^\| \*\*[AB]: ([^|*]*)\*\* \| \| \| ([^|]*) \|$", README, re.MULTILINE)
     for words, answers in tallies:
         (counts,) = re.findall(rf"^\|   {words} +(\|[ \d|]*)$", PAGES["claims"], re.MULTILINE)
         counts = zip(("yes", "better", "no", "open"), re.findall(r"\d+", counts))
