@@ -126,8 +126,8 @@ def count(pairs, width):
 
 ROW = (
     "The papers' sentences are put into rows: a row is one difference between mini models, and what a "
-    "sentence says of it: a direction, or nothing (≈ 0). (The reports of the scripts count the gaps of their "
-    "tables instead.)"
+    "sentence says of it: a direction, or nothing (≈ 0). (The reports of the scripts have the longest "
+    "trainings alone.)"
 )
 
 
@@ -262,6 +262,9 @@ READ = f"""\
     °          one of the models is at the bag: at most {GAP:g} points above a bag of
                symbols (K = 1), which sees no order
     [none]     a pretraining learnt nothing
+    narrows, shrinks, more, less: the row is a difference of two gaps
+    our pairing: the paper does not put these two side by side
+    entered when known: the row was added after its runs
     as said?   empty: nobody predicted anything. Else, by the interval:
 
 {tables.bullets([f"{answer}: {meaning}" for answer, meaning in tables.ANSWERS.items()], 80)}
@@ -347,7 +350,8 @@ RESULTS = """\
 `results/`. Our Image numbers are from a JPEG copy of CIFAR-10, not from the official images. What the mini
 numbers say about the papers stands in [claims.md](claims.md).
 
-Accuracies are of the test set, in %: mean ± standard error (number of seeds; without a number it is 3). Cost: of one run, on a CPU in time of one core where it was recorded."""
+Accuracies are of the test set, in %: mean ± standard error (number of seeds; without a number it is 3).
+Cost: of one run, on a CPU in time of one core where it was recorded."""
 
 
 def report_of(script, *flags, figures=None):

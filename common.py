@@ -165,7 +165,7 @@ def make_parser(description, tasks, techniques=True, trains=True):
     # fmt: off
     add = parser.add_argument_group("what to run").add_argument
     add("--task", nargs="+", choices=[*tasks, "all"], metavar="TASK", help=f"{', '.join(tasks)}, or all")
-    add("--mini", action="store_true", help="small data and a small model: minutes on one CPU core")
+    add("--mini", action="store_true", help="small data, small model: minutes (some an hour) on one CPU core")
     slow = " (Path-X: minutes)" if "pathx" in tasks else ""
     add("--smoke", action="store_true", help=f"check that it runs: seconds{slow}, no result")
     add("--seed", type=natural_int, default=0, help="first seed (default 0)")

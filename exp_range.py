@@ -304,7 +304,7 @@ def print_not_run():
     print("### The dial: neighbours moved apart\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("There neighbours come to stand 16 of 4,096 bytes apart. Our mini runs, in %:\n")
+    print("It moves neighbours 16 of 4,096 bytes apart. Our mini runs, in %:\n")
 
 
 def without_techniques(cells):
@@ -389,12 +389,25 @@ def orders_in_words(name, tier, *both):
     return words | {s: text for s, text in ORDERS.items() if s in orders}
 
 
+def print_columns(name, tier, words, cells):
+    """What stands in the columns of a dial; words: orders_in_words."""
+    L = data.length(name, tier == "mini")
+    print("Columns: how far apart former neighbours stand.")
+    near = [s for s in words if isinstance(s, int) and 1 < s < L // s]
+    seen = "where a small kernel sees it"
+    print("".join(f"At {words[s]}, what was {s} apart stands side by side, {seen}.\n" for s in near), end="")
+    across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
+    print("".join(f"{order}: the image is transposed. " for order in across), end="")
+    print(f"Errors: {errors_of(cells)}.\n")
+
+
 def print_dial(name, tier, yours, ours, everything, in_short=False):
     """What the orders of one task take, in short, and its tables of accuracies; everything: this repository's
     rotated images, too. in_short: without recipes."""
-    L, words = data.length(name, tier == "mini"), orders_in_words(name, tier, yours, ours)
+    words = orders_in_words(name, tier, yours, ours)
     if in_short:
         tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, ours or yours))
+        print_columns(name, tier, words, ours or yours)
         return print_accuracies([s for s in words if s not in data.ROTATED], words, ours or yours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list("In short:", in_words(name, tier, ours or yours))
@@ -402,15 +415,7 @@ def print_dial(name, tier, yours, ours, everything, in_short=False):
         if not cells:
             continue
         print(f"{whose}{without_techniques(cells)}.")
-        print("Columns: how far apart former neighbours stand.")
-        near = [s for s in words if isinstance(s, int) and 1 < s < L // s]
-        seen = "where a small kernel sees it"
-        print(
-            "".join(f"At {words[s]}, what was {s} apart stands side by side, {seen}.\n" for s in near), end=""
-        )
-        across = [words[s] for s in far_orders(name, tier, cells)[:-1] if name == "image"]
-        print("".join(f"{order}: the image is transposed. " for order in across), end="")
-        print(f"Errors: {errors_of(cells)}.\n")
+        print_columns(name, tier, words, cells)
         print_accuracies([s for s in words if s not in data.ROTATED], words, cells)
         rotated = [s for s in words if s in data.ROTATED]
         if any(order in rotated for _, order in cells) and (everything or cells is yours):

@@ -784,19 +784,18 @@ class Arm(NamedTuple):
 BUDGETS = """\
 18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
 20; the epoch that validates best counts. Masked, causal: SPT restores masked
-symbols, or the next one.
+symbols, or the next one. Sinusoidal (the paper's plain one) and rotary are
+Transformers, by their positions; S4 and DLR are state spaces.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference",
     "S4 over sinusoidal": "B's sentence is not asked of it: in B's own table S4 is far ahead of it on "
     "Image (claims.py goes by the sentence)",
-    "sinusoidal, rotary": "Transformers with these positions; the first is the paper's plain Transformer",
     "> 0": "what B says in words: there is a gain",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restored": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "DLR": "a state space with a diagonal matrix, whose states learn at 1e-4 (S4's at 1e-3)",
-    "start": "of a state space: its own, structured one, or one at random",
+    "DLR": "its matrix is diagonal, and its states learn at 1e-4 (S4's at 1e-3)",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "16 apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -845,7 +844,7 @@ def print_runs(whose, tier, found, searched, folded):
     plain = {task: by_own_rates(cells[task]) for task in cells}
     if found and whose:
         print(f"{whose}\n")
-    print_questions(gaps_in_short(plain) if folded else gaps_of(cells if searched else plain), tier)
+    print_questions(gaps_in_short(plain) if folded else gaps_of(cells if searched else plain))
     shown = {task: without_variants(rows) if folded else rows for task, rows in plain.items()}
     for task, of_task in by_task.items():
         title = data.TITLES[task]
@@ -868,16 +867,15 @@ def print_runs(whose, tier, found, searched, folded):
 # -- who is ahead
 
 
-def print_questions(questions, tier):
-    """The gaps of each question, see gaps_of, at the mini tier with the question's answer; what the answers
-    mean."""
+def print_questions(questions):
+    """What the answers mean, and the gaps of each question, see gaps_of."""
+    gaps = by_name(questions)
+    if any(gaps.values()):
+        tables.print_answers(gaps, "Is a gap as in the paper?")
     for question, gaps in questions.items():
-        if tier == "mini":
-            tables.print_count(gaps, question)
-        elif any(gaps.values()):
+        if any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")
         tables.print_leads(gaps, data.TITLES)
-    tables.print_answers(by_name(questions))
 
 
 class Lead(NamedTuple):
@@ -891,8 +889,8 @@ class Lead(NamedTuple):
 
 HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
-START = "Does the start of a state space still matter after SPT? Paper B: structured parameterizations "
-START += '"become mostly redundant".'
+START = "Does the start of a state space (its structured matrix, or random numbers) still matter after SPT? "
+START += 'Paper B: structured parameterizations "become mostly redundant".'
 LEADS = {
     "S4 over sinusoidal": Lead(AHEAD, "s4", {"model": "transformer"}),
     "S4 over rotary": Lead(AHEAD, "s4", {"model": "rotary"}, 0.0),
@@ -1011,8 +1009,9 @@ def print_recipe(plain, shown, found, searched, short):
     rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
+    words = best_epochs(shown, plain, short) + words
     if not short:
-        words = about_runs(found, searched) + best_epochs(shown, plain) + words
+        words = about_runs(found, searched) + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm, short)
 
 
@@ -1087,9 +1086,9 @@ def about_runs(found, searched):
     return f"{words} A run takes {tables.least_to_most(costs, common.hours)}."
 
 
-def best_epochs(shown, cells):
+def best_epochs(shown, cells, short):
     """A sentence: when did each model of some rows, their variants left out, validate best from scratch, in
-    its longest training? And was that in a shorter one the same checkpoint?"""
+    its longest training? And was that in a shorter one the same checkpoint? short: the last alone."""
     groups = (scratch_of(cells, arm) for arm in shown if not arm.details())
     known = [group for group in groups if group and "best_epoch" in group[0]]
 
@@ -1102,7 +1101,9 @@ def best_epochs(shown, cells):
         same = {total(group[0]) for group in groups if best(group) == best(last)} - {total(last[0])}
         also = [f"{epochs} (the same checkpoints)" for epochs in sorted(same)]
         epochs = " and of ".join([f"{total(last[0])}", *also])
-        words.append(f"{SHORT_NAMES[model]} {', '.join(str(epoch) for epoch, _ in best(last))} of {epochs}")
+        if also or not short:
+            at = ", ".join(str(epoch) for epoch, _ in best(last))
+            words.append(f"{SHORT_NAMES[model]} {at} of {epochs}")
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
 
 
@@ -1197,8 +1198,8 @@ def print_papers(args, both, names):
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if any(by_name(gaps).values()):
-        print(BUDGETS)
-    print_questions(gaps, "mini")
+        print(tables.AT_MINI + BUDGETS)
+    print_questions(gaps)
 
 
 def print_averages(both, averages):

@@ -179,8 +179,9 @@ ANSWERS = {  # of a Gap, by its interval
     "no": f"it lies on the other side, or around 0 within ±{GAP:g}; for at most {GAP:g}, beyond ±{GAP:g}",
     "open": "it does not decide, or neither model learnt an order",
 }
-READ = "As there? By our 95 % interval, in points:"
-ASKED = "Is a gap between two rows as in the paper?"
+READ = "By our 95 % interval, in points:"
+ASKED = "Is the gap between two rows as in the paper?"
+AT_MINI = "#### At the mini tier\n\n"  # in a report of full size
 MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -288,7 +289,7 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                print_gaps(told(mini_gaps_of(args, leads, both, shown, tasks, paper)), titles)
+                print_gaps(told(mini_gaps_of(args, leads, both, shown, tasks, paper)), titles, AT_MINI)
         if more:
             more()
         if "mini" in tiers and paper and not args.all_tiers:
@@ -649,24 +650,24 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_gaps(gaps, titles):
-    """How many Gaps of the mini tier, {name: [Gap]}, are as in the paper, their table, and what its words
-    mean."""
-    print_count(gaps, ASKED)
-    print_leads(gaps, titles)
-    print_answers(gaps)
+def print_gaps(gaps, titles, heading=""):
+    """What is asked of Gaps of the mini tier, {name: [Gap]}, their table, and what its answers mean."""
+    if any(gaps.values()):
+        print(heading, end="")
+        print_answers(gaps, ASKED)
+        print_leads(gaps, titles)
 
 
 def print_leads(gaps, titles):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval; an
-    answer that print_count does not count stands in brackets."""
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval; in
+    brackets what a longer training answers, too."""
     lines, longest = [], longest_of(gaps)
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
-            uncounted = gap.tier == "mini" and gap.as_there and gap not in longest[name]
-            answer = f"({gap.as_there})" if uncounted else gap.as_there
+            aside = gap.tier == "mini" and gap.as_there and gap not in longest[name]
+            answer = f"({gap.as_there})" if aside else gap.as_there
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), answer])
         lines += under(name, rows)
     if lines:
@@ -674,15 +675,15 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
-def print_answers(gaps):
-    """What the answers of some Gaps, {name: [Gap]}, mean."""
-    counted = [gap for found in longest_of(gaps).values() for gap in found]
+def print_answers(gaps, question):
+    """A question of some Gaps, {name: [Gap]}, and what its answers mean."""
+    longest = [gap for found in longest_of(gaps).values() for gap in found]
     read = [gap for found in gaps.values() for gap in found if gap.as_there]
     answers = {*AS_THERE, *(gap.as_there for gap in read)} if read else ()
     lines = [f"{answer}: {meaning}" for answer, meaning in ANSWERS.items() if answer in answers]
-    if any(gap not in counted for gap in read):
-        lines.append("in brackets: a shorter training, or another recipe; not counted")
-    print_list(READ, lines)
+    if any(gap not in longest for gap in read):
+        lines.append("in brackets: a shorter training, or fewer examples")
+    print_list(f"{question} {READ}" if lines else question, lines)
 
 
 def counts(sides):
@@ -714,16 +715,6 @@ def longest_of(gaps):
 def told(gaps):
     """longest_of those Gaps that the paper has, too: what a report tells unless it is asked for more."""
     return longest_of({name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()})
-
-
-def print_count(gaps, question):
-    """A question, and how many Gaps of the mini tier, {name: [Gap]}, have which answer, by longest_of."""
-    answers = [gap.as_there for found in longest_of(gaps).values() for gap in found if gap.as_there]
-    if answers:
-        words = (f"{answers.count(answer)} {answer}" for answer in ANSWERS if answer in answers)
-        question += f" At the mini tier, by the longest trainings: {', '.join(words)}."
-    if any(gaps.values()):
-        print(textwrap.fill(question, 80) + "\n")
 
 
 def best_rows(found):

@@ -118,7 +118,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     claimed = " ".join(PAGES["claims"].split())
     (table,) = re.findall(r"\| gap in the paper \|.*?\n\n", README, re.DOTALL)
     assert table in PAGES["claims"]
-    bags = re.search(r"\((\d+) of the (\d+) yes above\)", README)
+    bags = re.search(r"\((\d+) of the (\d+) yes\)", README)
     assert (
         f"Of the {bags[2]} above 10 points with the same sign, {bags[1]} have one model at the bag" in claimed
     )
