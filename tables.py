@@ -179,6 +179,11 @@ ANSWERS = {  # of a Gap, by its interval
     "no": f"it lies on the other side, or around 0 within ±{GAP:g}; for at most {GAP:g}, beyond ±{GAP:g}",
     "open": "it does not decide, or neither model learnt an order",
 }
+IN_SHORT = {
+    "yes": "as in the paper", "better": "better than the paper says", "no": "unlike the paper",
+    "open": "open",
+}  # fmt: skip
+SHORTLY = "In short, by the longest trainings:"
 READ = "By our 95 % interval, in points:"
 ASKED = "Is the gap between two rows as in the paper?"
 AT_MINI = "#### At the mini tier\n\n"  # in a report of full size
@@ -574,6 +579,16 @@ class Gap(NamedTuple):
         said = self.kind or self.groups[0][0]["changes"].keys() & {"epochs", "steps"}
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
 
+    @property
+    def side_of_0(self):
+        """ "ahead", "behind", or "level" within ±GAP, of a gap that is not open."""
+        low, high = self.interval
+        return "level" if -GAP <= low and high <= GAP else "ahead" if low > 0 else "behind"
+
+    def at(self, titles):
+        """ "Text (masked)", "Image°": where, and of which kind; ° as in its table."""
+        return self.where(titles) + f" ({self.kind})" * bool(self.kind) + self.bag
+
     def where(self, titles):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
         return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
@@ -654,8 +669,28 @@ def print_gaps(gaps, titles, heading=""):
     """What is asked of Gaps of the mini tier, {name: [Gap]}, their table, and what its answers mean."""
     if any(gaps.values()):
         print(heading, end="")
+        print_in_short(gaps, titles)
         print_answers(gaps, ASKED)
         print_leads(gaps, titles)
+
+
+def print_in_short(gaps, titles, heading=SHORTLY):
+    """Which of longest_of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, and on which side
+    of 0 those lie that are not open."""
+    longest, lines = longest_of(gaps), []
+    for answer, words in IN_SHORT.items():
+        found = {name: [gap for gap in of if gap.as_there == answer] for name, of in longest.items()}
+        places = {name: places_of(of, titles, answer != "open") for name, of in found.items() if of}
+        if places:
+            lines.append(f"{words}: {'; '.join(f'{name} {where}' for name, where in places.items())}")
+    print_list(heading, lines)
+
+
+def places_of(gaps, titles, sides):
+    """ "on Text (causal), Image"; with their sides "(ahead on Image, level on Text)"."""
+    alike = records.grouped(gaps, lambda gap: gap.side_of_0 if sides else "")
+    words = [f"{side} on {', '.join(gap.at(titles) for gap in of)}".strip() for side, of in alike.items()]
+    return f"({', '.join(words)})" if sides else words[0]
 
 
 def print_leads(gaps, titles):
@@ -797,7 +832,7 @@ def of_table(row, paper):
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
 RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr of SPT {:g}", "depth": "{} layers", "d_model": "width {}"}
 RECIPE |= {"weight_decay": "weight decay {:g}", "technique": "{}"}
-IN_SHORT = "epochs", "examples", "technique"
+IN_BRIEF = "epochs", "examples", "technique"
 UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
@@ -812,7 +847,7 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join, shor
     def said(row, value):
         return RECIPE[row].format(records.TECHNIQUES.get(value, value))
 
-    for row in IN_SHORT if short else RECIPE:
+    for row in IN_BRIEF if short else RECIPE:
         of_row = {label: recipe[row] for label, recipe in rows.items() if recipe.get(row)}
         if of_row:
             usual[row] = statistics.mode(of_row.values())
