@@ -167,6 +167,35 @@ def tally(judged, width):
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
 
+def sentence_table(judged, most=8):
+    """README's table of the papers' sentences that have most rows, as text: how often each came, and of its
+    rows that with the largest gap in the paper, where it prints one, else here."""
+    read = [one for one in judged if one.row.heading.who in PAPERS and one.answer in tables.ANSWERS]
+    sentences = records.grouped(read, lambda one: (one.row.heading.who, one.row.heading.short))
+    shown = sorted(sentences, key=lambda said: -len(sentences[said]))[:most]
+    lines = []
+    for said in (said for said in sentences if said in shown):
+        answers = [one.answer for one in sentences[said]]
+        largest = max(sentences[said], key=size_of)
+        words, there, *_ = fields_of(largest)
+        here = f"{in_numbers(largest)} {largest.answer}"
+        lines.append([": ".join(said), *map(answers.count, tables.ANSWERS), words, there, here])
+    header = ["what the paper says", *tables.ANSWERS, "its largest gap", "there", "here [95 %]"]
+    return tables.markdown(header, lines)
+
+
+def size_of(judged):
+    """How large the gap of a row is in the paper, 0 where that prints none, and here."""
+    printed = judged.row.expected if math.isfinite(judged.row.expected) else 0
+    return abs(printed), abs(judged.numbers[0])
+
+
+def in_numbers(judged):
+    """ "+4.9° [3.4, 6.5]": the points of a row, whether one of its models is at the bag, the interval."""
+    points, _, low, high = judged.numbers
+    return f"{tables.signed(points)}{'°' * bool(judged.marks['bag'])} {tables.ends(low, high)}"
+
+
 LEGEND = {  # {script: how the figure calls its table; its colour}
     "locality": ("A, Table 1: kernel sizes", tables.ORANGE),
     "multitask": ("A, Table 2: techniques", tables.GREEN),
@@ -247,9 +276,8 @@ def show(judged):
     words += " [none]" * bool(judged.marks["nothing restored"])
     whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
     first, *rest = (line.replace("\xa0", " ") for line in textwrap.wrap(whole, WIDTH, subsequent_indent="  "))
-    points, _, low, high = judged.numbers or (0,) * 4
-    marked = f"{tables.signed(points):>5}" + "°" * bool(judged.marks["bag"])
-    here = f"{marked} {tables.ends(low, high)}" if judged.seeds else ""
+    here = in_numbers(judged) if judged.seeds else ""
+    here = f" {here}" if here[2:3] == "." else here  # +4.9 stands below +11.2
     print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.answer}".rstrip(), *rest, sep="\n")
 
 

@@ -391,7 +391,8 @@ def print_ranges(groups, tier, everything):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 found.append(f"a {rule} from {start} on, the sum at the root {sm}")
-        words = f"These rules reach, in training, what the best network has on test ({name}, {network:.2f}):"
+        words = "In training these rules are level with what the best network has on test, or ahead "
+        words += f"({name}, {network:.2f}):"
         tables.print_list(words, found)
         of_both = "Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors)
         judged = "So rules are judged by the training examples. Level: within two errors of the difference"

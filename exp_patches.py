@@ -325,7 +325,7 @@ def report(args):
         ]
         if floors:
             words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
-            print(textwrap.fill(f"{words}It was chosen for its cost: larger ones have more.", 80) + "\n")
+            print(textwrap.fill(f"{words}It is the smaller of two, chosen with results in sight.", 80) + "\n")
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         for group in groups.values():
             print_task(group)

@@ -819,7 +819,8 @@ def report(args):
         for tier in tiers:
             here = [[r for r in found if r["tier"] == tier and r["task"] in names] for found in both]
             if tier == "paper" or any(here):
-                print(f"### Paper B: self-pretraining ({records.TIERS[tier]})\n")
+                not_run = tier == "paper" and "paper" not in ran_at[0] | ran_at[1]
+                print(f"### Paper B: self-pretraining ({records.TIERS[tier]}{': not run' * not_run})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             if any(here):
                 print(BUDGETS)

@@ -180,7 +180,7 @@ ANSWERS = {  # of a Gap, by its interval
     "open": "it does not decide, or neither model learnt an order",
 }
 IN_SHORT = {
-    "yes": "as in the paper", "better": "better than the paper says", "no": "unlike the paper",
+    "yes": "as in the paper, by its direction", "better": "even better", "no": "unlike the paper",
     "open": "open",
 }  # fmt: skip
 SHORTLY = "In short, by the longest trainings:"
@@ -269,11 +269,12 @@ def report(
             full = tier == "paper" and paper and (yours or ours or not copied)
             if not (yours or ours or full):
                 continue
-            print(f"### {title} ({records.TIERS[tier]})\n")
+            ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
+            not_run = ": not run" if full and not ran else ""
+            print(f"### {title} ({records.TIERS[tier]}{not_run})\n")
             if words := {"mini": MINI if paper else "", "reduced": REDUCED}.get(tier):
                 print(words)
-            ran = [task for task in shown if any(r["task"] == task for r in (*yours, *ours))]
-            if full and not ran:
+            if not_run:
                 print_first(script, first)
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
@@ -329,7 +330,7 @@ def of_the_paper(ours, yours, paper, leads):
 
 def print_first(script, flags):
     """What stands in place of ours where nobody has run a table at full size."""
-    print("We have not run this table at full size. A cell to begin with, on a GPU:")
+    print("A cell to begin with, on a GPU:")
     print(f"python {Path(script).name} {flags}\nIts hours on your machine: python bench.py step\n")
 
 

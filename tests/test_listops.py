@@ -426,7 +426,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "43.0 / 44.0"] in table
     assert ["8", "90.0 level / 95.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    good = "These rules reach, in training, what the best network has on test ({}): "
+    good = "In training these rules are level with what the best network has on test, or ahead ({}): "
     for network, level, sizes in (("MEGA, 63.14", 2.18, (16, 16)), ("Transformer, 89.50", 1.94, (8,))):
         said = zip(("known", "guessed"), sizes)
         found = " ".join(f"- a window from W = {W} on, the sum at the root {sm}" for sm, W in said)
