@@ -137,7 +137,7 @@ def tally(judged, width):
 
     def counts(name, group):
         answers = [one.answer for one in group]
-        return [name, *map(answers.count, tables.ANSWERS)]
+        return [name, *map(answers.count, tables.IN_SHORT)]
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
@@ -162,32 +162,46 @@ def tally(judged, width):
     )
     if summed != expecting:
         after += " Rival guesses of ours exclude each other, and are not counted."
-    table = tables.markdown(["did it come as said?", *tables.ANSWERS], lines)
+    table = tables.markdown(["did it come as said?", *tables.IN_SHORT], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
 
-def sentence_table(judged, most=8):
-    """README's table of the papers' sentences that have most rows, as text: how often each came, and of its
-    rows that with the largest gap in the paper, where it prints one, else here."""
-    read = [one for one in judged if one.row.heading.who in PAPERS and one.answer in tables.ANSWERS]
-    sentences = records.grouped(read, lambda one: (one.row.heading.who, one.row.heading.short))
-    shown = sorted(sentences, key=lambda said: -len(sentences[said]))[:most]
+MAIN = {  # sentences, in short, of README's table
+    "A": (
+        *("K = 5 is enough for Text", "without techniques accuracy drops", "gMLP against S4 and S5"),
+        *("rotary is best, learned is worst", "as good as SPT without pretraining"),
+    ),
+    "B": ("SPT helps", "after SPT Transformers are near S4", "after SPT the start hardly matters"),
+}
+
+
+def sentence_table(judged, mini):
+    """README's table of the papers' main sentences, as text. Of each the row of two models for which the
+    paper prints the largest gap; among equals that with the longest training, and then the largest gap."""
+
+    def telling(one):
+        printed = one.row.expected if math.isfinite(one.row.expected) else 0
+        return abs(printed), exp_spt.total(mini.cells[one.row.cells[0][1]][0]), abs(one.numbers[0])
+
     lines = []
-    for said in (said for said in sentences if said in shown):
-        answers = [one.answer for one in sentences[said]]
-        largest = max(sentences[said], key=size_of)
-        words, there, *_ = fields_of(largest)
-        here = f"{in_numbers(largest)} {largest.answer}"
-        lines.append([": ".join(said), *map(answers.count, tables.ANSWERS), words, there, here])
-    header = ["what the paper says", *tables.ANSWERS, "its largest gap", "there", "here [95 %]"]
+    for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
+        rows = (one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said))
+        row = max((one for one in rows if one.answer in AS_THERE and len(one.row.cells) == 2), key=telling)
+        words, there, *_ = fields_of(row)
+        lines.append([f"{who}: {said}", words, there, in_numbers(row)])
+    return tables.markdown(["what the paper says", "tested by", "paper", "here [95 %]"], lines)
+
+
+def sign_table(pairs):
+    """README's table of what the mini tier is worth, as text: of pairs that the paper has apart."""
+    far, near, _ = by_size(pairs)
+    lines = []
+    for name, part in {f"above {FAR:g} points": far, f"{GAP:g} to {FAR:g} points": near}.items():
+        answers = [pair.answer for pair in part]
+        lines.append([name, len(part), *map(answers.count, AS_THERE)])
+    header = ["gap in the paper", "pairs", "here the same sign", "another sign, or no gap", "undecided"]
     return tables.markdown(header, lines)
-
-
-def size_of(judged):
-    """How large the gap of a row is in the paper, 0 where that prints none, and here."""
-    printed = judged.row.expected if math.isfinite(judged.row.expected) else 0
-    return abs(printed), abs(judged.numbers[0])
 
 
 def in_numbers(judged):
@@ -285,8 +299,7 @@ WIDTH = 36  # of a row's words, in letters
 READ = f"""\
     here       the gap between two mini models, with its 95 % interval
     expected   the paper's gap at full size; where it prints no numbers, what it
-               says: > 0 or < 0 for a direction, ≈ 0 for none (of our own rows:
-               what we predicted)
+               says: > 0 or < 0 for a direction, ≈ 0 for none
     °          one of the models is at the bag: at most {GAP:g} points above a bag of
                symbols (K = 1), which sees no order
     [none]     a pretraining learnt nothing
@@ -295,7 +308,7 @@ READ = f"""\
     entered when known: the row was added after its runs
     as said?   empty: nobody predicted anything. Else, by the interval:
 
-{tables.bullets([f"{answer}: {meaning}" for answer, meaning in tables.ANSWERS.items()], 80)}
+{tables.bullets(tables.RULE, 80)}
 
 Of nearly all models validation still gained more than 1 point in the last fifth
 of the training (it may have been higher before): docs/claims.md says of which.
@@ -330,7 +343,7 @@ HOW = f"""\
 **The rule was fixed on 2026-11-26, when these numbers were known.** It is one rule for all rows, with one
 constant, {GAP:g} points. Until then rows had bounds of our own. [The notebook](notebook.md) has each of them
 and what became of it. Four rows that had been taken out when their results were known are back. On 2026-11-30
-six rows were entered, all known (3 no, 2 yes, 1 open), so that every gap of a report is a row.
+eight rows were entered, all known (5 no, 2 yes, 1 open), so that every gap of a report is a row.
 
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.

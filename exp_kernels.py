@@ -438,6 +438,7 @@ LEADS = {
     "gMLP over S5": tables.Lead("gMLP", "S5"),
     "S4 over S5": tables.Lead("S4", "S5"),
     "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0, side="+"),
+    "gMLP over SGConv": tables.Lead("gMLP", "SGConv", said=0.0, side="+"),
     "decay-rotary over decay-fixed": tables.Lead("decay-rotary", "decay-fixed"),
 }
 

@@ -25,7 +25,7 @@ import common
 import data
 import records
 from machine import UserError
-from records import AS_THERE, GAP
+from records import GAP
 
 # ------------------------------------------------------------------------------------------ numbers as text
 
@@ -173,18 +173,18 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-ANSWERS = {  # of a Gap, by its interval
-    "yes": f"it lies on the paper's side of 0; for a gap there of at most {GAP:g}, within ±{GAP:g}",
-    "better": f"it lies beyond ±{GAP:g}, on the side that suits the paper even more",
-    "no": f"it lies on the other side, or around 0 within ±{GAP:g}; for at most {GAP:g}, beyond ±{GAP:g}",
-    "open": "it does not decide, or neither model learnt an order",
-}
+RULE = (  # that of docs/claims.md
+    f"gap there above {GAP:g}, or > 0: yes on its side of 0; no on the other, or within ±{GAP:g}",
+    f"gap there at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}; no beyond (better, if it suits)",
+    "else open; also if neither model learnt an order",
+)
 IN_SHORT = {
-    "yes": "as in the paper, by its direction", "better": "even better", "no": "unlike the paper",
+    "yes": "as in the paper (sign, or level)", "better": "even better for the paper",
+    "no": "unlike the paper",
     "open": "open",
 }  # fmt: skip
 SHORTLY = "In short, by the longest trainings:"
-READ = "By our 95 % interval, in points:"
+READ = "By our 95 % interval:"
 ASKED = "Is the gap between two rows as in the paper?"
 AT_MINI = "#### At the mini tier\n\n"  # in a report of full size
 MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
@@ -568,7 +568,7 @@ class Gap(NamedTuple):
 
     @property
     def as_there(self):
-        """Whether it is as in the paper: an answer of ANSWERS, by records.read_interval. Of few seeds, or
+        """Whether it is as in the paper: an answer of IN_SHORT, by records.read_interval. Of few seeds, or
         where the paper has no such gap, ""."""
         bags = all(map(at_bag, self.groups))
         reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
@@ -671,7 +671,7 @@ def print_gaps(gaps, titles, heading=""):
     if any(gaps.values()):
         print(heading, end="")
         print_in_short(gaps, titles)
-        print_answers(gaps, ASKED)
+        print_rule(gaps, ASKED)
         print_leads(gaps, titles)
 
 
@@ -711,15 +711,12 @@ def print_leads(gaps, titles):
         print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
 
 
-def print_answers(gaps, question):
-    """A question of some Gaps, {name: [Gap]}, and what its answers mean."""
+def print_rule(gaps, question):
+    """A question of some Gaps, {name: [Gap]}, and the rule that answers it, if one has an answer."""
     longest = [gap for found in longest_of(gaps).values() for gap in found]
-    read = [gap for found in gaps.values() for gap in found if gap.as_there]
-    answers = {*AS_THERE, *(gap.as_there for gap in read)} if read else ()
-    lines = [f"{answer}: {meaning}" for answer, meaning in ANSWERS.items() if answer in answers]
-    if any(gap not in longest for gap in read):
-        lines.append("in brackets: a shorter training, or fewer examples")
-    print_list(f"{question} {READ}" if lines else question, lines)
+    if read := [gap for found in gaps.values() for gap in found if gap.as_there]:
+        brackets = ["in brackets: a shorter training, or fewer examples"]
+        print_list(f"{question} {READ}", [*RULE, *brackets * any(gap not in longest for gap in read)])
 
 
 def counts(sides):

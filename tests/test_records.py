@@ -725,7 +725,7 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
         (("--mini",), SMALL),
     ):  # if not asked for more, the longest of the paper's
         tables, out = reported([], ours, *flags, leads=leads)
-        assert "by its direction: wide (level on Text); of words (level on Text) Is" in " ".join(out.split())
+        assert "(sign, or level): wide (level on Text); of words (level on Text) Is" in " ".join(out.split())
         assert {row: cells[2] for row, cells in tables[tier]["how far ahead, in points; wide"].items()} == {
             "Text, 9 epochs": "yes"
         }
