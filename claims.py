@@ -235,7 +235,7 @@ def plot(pairs, path):
     for table, color in (LEGEND[pair.row.heading] for pair in pairs):
         axis.plot([], [], "o", color=color, label=table)
     axis.plot([], [], "o", color="0.5", markerfacecolor="white", label="open, or both at the bag")
-    axis.plot([], [], "^", color="0.5", label="one of both at the bag: it learnt no order (°)")
+    axis.plot([], [], "^", color="0.5", label="one or both at the bag: no order learnt (°)")
     for pair in pairs:
         (points, _, *ends), color = pair.numbers, LEGEND[pair.row.heading][1]
         at, face = pair.row.expected, "white" if pair.answer == "open" else color
@@ -308,7 +308,7 @@ READ = f"""\
     entered when known: the row was added after its runs
     as said?   empty: nobody predicted anything. Else, by the interval:
 
-{tables.bullets(tables.RULE, 80)}
+{tables.bullets([*tables.RULE, tables.RULE_OF_NONE], 80)}
 
 Of nearly all models validation still gained more than 1 point in the last fifth
 of the training (it may have been higher before): docs/claims.md says of which.

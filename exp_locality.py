@@ -162,7 +162,7 @@ LEADS |= {
 def report(args):
     """Ours beside the paper's, and the figure."""
     tables.report(
-        args, __file__, "Paper A, Table 1: small convolutions", TASKS7, data.TITLES, TABLE1,
+        args, __file__, "Paper A, Table 1: small convolutions, kernel size K", TASKS7, data.TITLES, TABLE1,
         short=data.SHORT_TITLES, floors=data.FLOORS, leads=LEADS,
         meanings={
             "> 0": "A in words: without the techniques accuracy drops",

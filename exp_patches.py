@@ -325,7 +325,8 @@ def report(args):
         ]
         if floors:
             words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
-            print(textwrap.fill(f"{words}It is the smaller of two, chosen with results in sight.", 80) + "\n")
+            words += "Of 400 and 1,600 kinds of patches it is the cheaper, chosen with results in sight."
+            print(textwrap.fill(words, 80) + "\n")
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         for group in groups.values():
             print_task(group)

@@ -789,8 +789,8 @@ Transformers, by their positions; S4 and DLR are state spaces.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference",
-    "S4 over sinusoidal": "in B's own table S4 from scratch is 12.65 points ahead of it on Image, after "
-    "causal SPT",
+    "S4 over sinusoidal": "in B's own table S4 from scratch is 12.65 points ahead of the sinusoidal "
+    "Transformer after causal SPT, on Image; the sentence says ≈ 0",
     "> 0": "what B says in words: there is a gain",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",

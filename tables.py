@@ -115,7 +115,8 @@ def cost(group):
     a dash."""
     seconds = [r.get("both_halves") or records.seconds_of(r) for r in group]
     where = " (GPU)" if any("thread" not in r.get("device", "1 thread") for r in group) else ""
-    return common.hours(statistics.mean(seconds)) + where if group else "—"
+    words = common.hours(statistics.mean(seconds)) + where if group else "—"
+    return "under 1 s" if words == "0 s" else words
 
 
 def label_of(record):
@@ -173,10 +174,14 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-RULE = (  # that of docs/claims.md
-    f"gap there above {GAP:g}, or > 0: yes on its side of 0; no on the other, or within ±{GAP:g}",
-    f"gap there at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}; no beyond (better, if it suits)",
-    "else open; also if neither model learnt an order",
+RULE = (  # that of docs/claims.md, by the interval
+    "yes: it has the paper's sign (how large the gap is, is not tested)",
+    f"no: it has the other sign, or lies within ±{GAP:g} around 0",
+    "open: it does not tell, or neither model learnt an order",
+)
+RULE_OF_NONE = (
+    f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on "
+    "the side that suits the paper's sentence)"
 )
 IN_SHORT = {
     "yes": "as in the paper (sign, or level)", "better": "even better for the paper",
@@ -184,7 +189,7 @@ IN_SHORT = {
     "open": "open",
 }  # fmt: skip
 SHORTLY = "In short, by the longest trainings:"
-READ = "By our 95 % interval:"
+READ = "By our 95 % interval, in points:"
 ASKED = "Is the gap between two rows as in the paper?"
 AT_MINI = "#### At the mini tier\n\n"  # in a report of full size
 MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
@@ -216,7 +221,7 @@ def explain(text, meanings, numbers=NUMBERS):
     """Print a text, and below it what its numbers and words mean, in the order in which they occur. meanings:
     {words: meaning}; of "S4D, LRU" only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
-    flat, found = " ".join(text.split()), []  # words that a line's end has parted
+    flat, found = " ".join(text.split()).replace(RULE_OF_NONE, ""), []  # with words that a line's end parts
     for words, meaning in ({" ± ": numbers} | meanings).items():
         places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
         if known := [word for word, at in places.items() if at]:
@@ -715,8 +720,10 @@ def print_rule(gaps, question):
     """A question of some Gaps, {name: [Gap]}, and the rule that answers it, if one has an answer."""
     longest = [gap for found in longest_of(gaps).values() for gap in found]
     if read := [gap for found in gaps.values() for gap in found if gap.as_there]:
-        brackets = ["in brackets: a shorter training, or fewer examples"]
-        print_list(f"{question} {READ}", [*RULE, *brackets * any(gap not in longest for gap in read)])
+        lines = [*RULE, *[RULE_OF_NONE] * any(abs(gap.paper) <= GAP for gap in read)]
+        if any(gap not in longest for gap in read):
+            lines.append("in brackets: a shorter training, or fewer examples")
+        print_list(f"{question} {READ}", lines)
 
 
 def counts(sides):
