@@ -4,7 +4,7 @@
     python claims.py --rows       every row of the papers' sentences, too: did it come as said?
     python claims.py --rows all   and of our own
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
-    python claims.py --write      writes docs/claims.md, docs/results.md and the figures of results/
+    python claims.py --write      writes docs/claims.md, docs/results.md, README's table and the figures
 
 docs/claims.md says the rule, rule.py follows it.
 """
@@ -178,7 +178,7 @@ MAIN = {  # sentences, in short, of README's table
 
 def sentence_table(judged, mini):
     """README's table of the papers' main sentences, as text. Of each the row of two models for which the
-    paper prints the largest gap; among equals that with the longest training, and then the largest gap."""
+    paper prints the largest gap; among equals that with the longest training, and then our largest gap."""
 
     def telling(one):
         printed = one.row.expected if math.isfinite(one.row.expected) else 0
@@ -186,21 +186,15 @@ def sentence_table(judged, mini):
 
     lines = []
     for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
-        rows = (one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said))
+        rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said)]
+        answers = [one.answer for one in rows]
+        counts = ", ".join(
+            f"{answers.count(answer)} {answer}" for answer in tables.IN_SHORT if answer in answers
+        )
         row = max((one for one in rows if one.answer in AS_THERE and len(one.row.cells) == 2), key=telling)
         words, there, *_ = fields_of(row)
-        lines.append([f"{who}: {said}", words, there, in_numbers(row)])
-    return tables.markdown(["what the paper says", "tested by", "paper", "here [95 %]"], lines)
-
-
-def sign_table(pairs):
-    """README's table of what the mini tier is worth, as text: of pairs that the paper has apart."""
-    far, near, _ = by_size(pairs)
-    lines = []
-    for name, part in {f"above {FAR:g} points": far, f"{GAP:g} to {FAR:g} points": near}.items():
-        answers = [pair.answer for pair in part]
-        lines.append([name, len(part), *map(answers.count, AS_THERE)])
-    header = ["gap in the paper", "pairs", "here the same sign", "another sign, or no gap", "undecided"]
+        lines.append([f"{who}: {said}", words, there, in_numbers(row), counts])
+    header = ["what the paper says", "tested by", "paper", "here [95 %]", "as there? all its rows"]
     return tables.markdown(header, lines)
 
 
@@ -208,6 +202,12 @@ def in_numbers(judged):
     """ "+4.9° [3.4, 6.5]": the points of a row, whether one of its models is at the bag, the interval."""
     points, _, low, high = judged.numbers
     return f"{tables.signed(points)}{'°' * bool(judged.marks['bag'])} {tables.ends(low, high)}"
+
+
+def write_table(path, table):
+    """Put a table in the place of that in a page which has the same first cell."""
+    page, first = path.read_text(encoding="utf-8"), re.escape(table.split(" |")[0])
+    path.write_text(re.sub(f"^{first} .*?\n(?=\n)", lambda _: table + "\n", page, flags=re.M | re.S), "utf-8")
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -452,7 +452,7 @@ def main(argv=None):
     parser.add_argument("--rows", nargs="?", const="papers", choices=("papers", "all"),
         help="print every row of the papers' sentences (default), or of ours, too")  # fmt: skip
     parser.add_argument(
-        "--write", action="store_true", help="write the two pages and the figures that need no model"
+        "--write", action="store_true", help="write the pages, and the figures that need no model"
     )
     common.print_anywhere()
     args = parser.parse_args(argv)
@@ -475,6 +475,7 @@ def main(argv=None):
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")
+            write_table(ROOT / "README.md", sentence_table(judged, mini))
             report_of(exp_ngrams, "--task", "text", figures=FIGURES)
             floors.plot(floors.floors(), floors.FIGURE)
         if apart(pairs) and (args.write or args.out):

@@ -183,11 +183,12 @@ RULE_OF_NONE = (
     f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on "
     "the side that suits the paper's sentence)"
 )
-IN_SHORT = {
-    "yes": "as in the paper (sign, or level)", "better": "even better for the paper",
-    "no": "unlike the paper",
+IN_SHORT = {  # {answer: its words}
+    "yes": "as in the paper (sign, or level)",
+    "better": "even more than the paper says",
+    "no": "not as the paper says",
     "open": "open",
-}  # fmt: skip
+}
 SHORTLY = "In short, by the longest trainings:"
 READ = "By our 95 % interval, in points:"
 ASKED = "Is the gap between two rows as in the paper?"
@@ -837,7 +838,7 @@ def of_table(row, paper):
 RECIPE = {"epochs": "{} epochs", "examples": "{:,} examples", "batch_size": "batch {}"}  # row -> text
 RECIPE |= {"lr": "lr {:g}", "lr_pretrain": "lr of SPT {:g}", "depth": "{} layers", "d_model": "width {}"}
 RECIPE |= {"weight_decay": "weight decay {:g}", "technique": "{}"}
-IN_BRIEF = "epochs", "examples", "technique"
+FEW_WORDS = "epochs", "examples", "technique"
 UNITS = {"text": "bytes", "retrieval": "bytes", "listops": "symbols"}  # of others pixels
 OTHER_TASK = {("mini", "pathfinder")}  # an easy level of our own: the papers' numbers are of another task
 
@@ -852,7 +853,7 @@ def print_recipe(title, rows, found, inputs=None, more="", named="; ".join, shor
     def said(row, value):
         return RECIPE[row].format(records.TECHNIQUES.get(value, value))
 
-    for row in IN_BRIEF if short else RECIPE:
+    for row in FEW_WORDS if short else RECIPE:
         of_row = {label: recipe[row] for label, recipe in rows.items() if recipe.get(row)}
         if of_row:
             usual[row] = statistics.mode(of_row.values())

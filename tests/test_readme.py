@@ -140,7 +140,12 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         answer, _, why = reading.partition(": ")
         assert answer in (ANSWERS.get(why or answer, answer), "better")
         judged[words, paper, f"{here.split(' ')[0]} [{ends}]"] = "bag: 1, 2" in marks
-    shown = [row[1:] for row in pages[0] if row and row[0][:3] in ("A: ", "B: ")]
+    shown = [row for row in pages[0] if row and row[0][:3] in ("A: ", "B: ")]
+    sums = {row[0].strip(): row[1:] for row in pages[1] if len(row) == 5}
+    for said, *_, answers in shown:
+        counts = zip(("yes", "better", "no", "open"), sums[said[3:]])
+        assert answers == ", ".join(f"{n} {answer}" for answer, n in counts if n != "0"), said
+    shown = [row[1:-1] for row in shown]
     assert {(*row[:2], row[2].replace("°", "")): "°" in row[2] for row in shown}.items() <= judged.items()
     mini = rule.read(None)
     known = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", rule.printed_cells())]
