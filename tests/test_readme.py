@@ -126,7 +126,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     (close,) = (row for row in pages[1] if row[:1] == ["at most 2 points"])
     within = "of {1} pairs within 2 points in the paper, {3} are further apart here, and {4} undecided"
     assert within.format(*close) in README and close[2] == "0"
-    bags = re.search(r"In (\d+) of the (\d+) one of both models learnt no order", README).groups()
+    bags = re.search(r"In (\d+) of the (\d+) one of the two models learnt no order", README).groups()
     claimed = " ".join(PAGES["claims"].split())
     assert (
         "Of the {1} above 10 points with the same sign, {0} have one model at the bag".format(*bags)
