@@ -783,9 +783,12 @@ class Arm(NamedTuple):
 
 BUDGETS = """\
 18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
-20; the epoch that validates best counts. Masked, causal: SPT restores masked
-symbols, or the next one. Sinusoidal (the paper's plain one) and rotary are
-Transformers, by their positions; S4 and DLR are state spaces.
+20; the epoch that validates best counts.
+"""
+TERMS = """\
+Masked, causal: SPT restores masked symbols, or the next one. Sinusoidal (the
+paper's plain one) and rotary are Transformers, by their positions; S4 and DLR
+are state spaces.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference",
@@ -823,7 +826,7 @@ def report(args):
                 print(f"### Paper B: self-pretraining ({records.TIERS[tier]}{': not run' * not_run})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
             if any(here):
-                print(BUDGETS)
+                print(BUDGETS + TERMS)
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
             for whose, found, fold in zip(names_of, here, folded):
@@ -1181,7 +1184,8 @@ def learnt_nothing(group):
 def print_papers(args, both, names):
     """Tables 1 to 3 of the paper, its averages beside ours; what the longest mini trainings say, in short."""
     gaps = gaps_in_short(mini_cells(both, names)) if args.report else {}
-    if not any(r["tier"] == "paper" for found in both for r in found):
+    not_run = not any(r["tier"] == "paper" for found in both for r in found)
+    if not_run:
         tables.print_first(__file__, "--task image --objective causal")
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
@@ -1200,8 +1204,9 @@ def print_papers(args, both, names):
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
     if any(by_name(gaps).values()):
-        print(tables.AT_MINI + BUDGETS)
-    print_questions(gaps)
+        print(f"{tables.AT_MINI}\n\n{TERMS * not_run}")  # else they stand above
+    for question, found in gaps.items():
+        tables.print_in_short(found, data.TITLES, heading=question)
 
 
 def print_averages(both, averages):

@@ -192,7 +192,7 @@ IN_SHORT = {  # {answer: its words}
 SHORTLY = "In short, by the longest trainings:"
 READ = "By our 95 % interval, in points:"
 ASKED = "Is the gap between two rows as in the paper?"
-AT_MINI = "#### At the mini tier\n\n"  # in a report of full size
+AT_MINI = "The mini tier in short, by the longest trainings (numbers: --report --mini):"
 MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -301,7 +301,7 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                print_gaps(told(mini_gaps_of(args, leads, both, shown, tasks, paper)), titles, AT_MINI)
+                print_in_short(mini_gaps_of(args, leads, both, shown, tasks, paper), titles, AT_MINI)
         if more:
             more()
         if "mini" in tiers and paper and not args.all_tiers:
@@ -672,10 +672,9 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_gaps(gaps, titles, heading=""):
+def print_gaps(gaps, titles):
     """What is asked of Gaps of the mini tier, {name: [Gap]}, their table, and what its answers mean."""
     if any(gaps.values()):
-        print(heading, end="")
         print_in_short(gaps, titles)
         print_rule(gaps, ASKED)
         print_leads(gaps, titles)

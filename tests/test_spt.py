@@ -616,12 +616,12 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     exp_spt.main(["--report", "--out", str(tmp_path)])  # the longer of S4's trainings
     printed = capsys.readouterr().out
     short = printed[: printed.index("### Paper B: self-pretraining (mini")].partition("Does SPT help?")[2]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in short.splitlines()]
-    assert [row for row in rows if row[:1] and row[0].startswith("Text, masked")] == [
-        ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "> 0", "no"],
-        ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0", "yes"],
-        ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "≈ 0", "no"],
-        ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0", "no"],
+    lines = [line.partition(": ") for line in " ".join(short.split()).split(" - ")[1:]]
+    assert [(words, what.split(" (masked)")[0]) for words, _, what in lines] == [
+        ("as in the paper (sign, or level)", "S4, SPT over scratch (ahead on Text"),
+        ("not as the paper says", "sinusoidal, SPT over scratch (behind on Text"),
+        ("not as the paper says", "S4 over sinusoidal (ahead on Text"),
+        ("not as the paper says", "S4's start over a random one (ahead on Text"),
     ]
 
 
