@@ -873,9 +873,7 @@ def print_runs(whose, tier, found, searched, folded):
 
 def print_questions(questions):
     """What the answers mean, and the gaps of each question, see gaps_of."""
-    gaps = by_name(questions)
-    if any(gaps.values()):
-        tables.print_rule(gaps, tables.ASKED)
+    tables.print_rule(by_name(questions), tables.ASKED)
     for question, gaps in questions.items():
         if any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")

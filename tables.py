@@ -92,7 +92,7 @@ def summary(group, digits=None, sign=""):
         count += f", {learnt} above chance" if learnt else ", at chance"
     numbers = f"{100 * mean:.{digits}f} ± {100 * error:.{digits}f}{sign}"
     no_seed = group[0]["model"] in records.WITHOUT_NETWORK
-    usual = group[0]["tier"] == "mini" and count == f"{records.SEEDS}"
+    usual = group[0]["tier"] == "mini" and len(group) == learnt == records.SEEDS
     return numbers if no_seed or usual else f"{numbers} ({count})"
 
 
@@ -113,10 +113,11 @@ def seeds_of(groups):
 def cost(group):
     """What a run took on average, in the tables of report() with its pretraining: "12 min", "5 min (GPU)", or
     a dash."""
-    seconds = [r.get("both_halves") or records.seconds_of(r) for r in group]
+    if not group:
+        return "—"
+    seconds = statistics.mean(r.get("both_halves") or records.seconds_of(r) for r in group)
     where = " (GPU)" if any("thread" not in r.get("device", "1 thread") for r in group) else ""
-    words = common.hours(statistics.mean(seconds)) + where if group else "—"
-    return "under 1 s" if words == "0 s" else words
+    return ("under 1 s" if seconds < 0.5 else common.hours(seconds)) + where
 
 
 def label_of(record):
@@ -683,20 +684,27 @@ def print_gaps(gaps, titles):
 def print_in_short(gaps, titles, heading=SHORTLY):
     """Which of longest_of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, and on which side
     of 0 those lie that are not open."""
-    longest, lines = longest_of(gaps), []
-    for answer, words in IN_SHORT.items():
-        found = {name: [gap for gap in of if gap.as_there == answer] for name, of in longest.items()}
-        places = {name: places_of(of, titles, answer != "open") for name, of in found.items() if of}
-        if places:
-            lines.append(f"{words}: {'; '.join(f'{name} {where}' for name, where in places.items())}")
-    print_list(heading, lines)
+    found = {answer: [] for answer in IN_SHORT}
+    for name, of_lead in longest_of(gaps).items():
+        alike = records.grouped(of_lead, lambda gap: gap.as_there)
+        for answer in alike.keys() & found.keys():
+            where = places_of if answer == "open" else sides_of
+            found[answer].append(f"{name} {where(alike[answer], titles)}")
+    print_list(
+        heading,
+        [f"{words}: {'; '.join(found[answer])}" for answer, words in IN_SHORT.items() if found[answer]],
+    )
 
 
-def places_of(gaps, titles, sides):
-    """ "on Text (causal), Image"; with their sides "(ahead on Image, level on Text)"."""
-    alike = records.grouped(gaps, lambda gap: gap.side_of_0 if sides else "")
-    words = [f"{side} on {', '.join(gap.at(titles) for gap in of)}".strip() for side, of in alike.items()]
-    return f"({', '.join(words)})" if sides else words[0]
+def places_of(gaps, titles):
+    """ "on Text (causal), Image" """
+    return f"on {', '.join(gap.at(titles) for gap in gaps)}"
+
+
+def sides_of(gaps, titles):
+    """ "(ahead on Image, level on Text)", of gaps that are not open."""
+    sides = records.grouped(gaps, lambda gap: gap.side_of_0)
+    return f"({', '.join(f'{side} {places_of(of, titles)}' for side, of in sides.items())})"
 
 
 def print_leads(gaps, titles):

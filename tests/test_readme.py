@@ -154,6 +154,15 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     said = r"gMLP is (\S+) points ahead of S5 after 4 epochs, and (\S+) behind after 12\."
     ahead, behind = re.search(said, README).groups()
     assert {("+4.36", "+" + ahead), ("+4.36", "-" + behind)} <= sizes
+    without = re.search(r"level after 30; without, it leads by (\S+)\.\n", README)[1]
+    late = "Text, denoising, 30 epochs: K = 31 over K = 5"
+    assert ("+0.37", "-" + without) in sizes and [r[4] for r in pages[1] if r[:1] == [late]] == ["yes: level"]
+    start, interval, dlr = re.search(
+        r"own start is worth (\S+) points (\[.*?\]), DLR's (\S+)\.\n", README
+    ).groups()
+    starts = "Image, {}: structured over random, SPT 18 of 20 epochs"
+    assert (starts.format("S4"), "≈ 0", f"+{start} {interval}") in judged
+    assert [here.split()[0] for words, _, here in judged if words == starts.format("DLR")] == [f"+{dlr}"]
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 

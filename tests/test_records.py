@@ -720,15 +720,14 @@ def test_a_mini_gap_is_read_and_that_of_the_longest_training_counts(reported, mo
         read = {row.removeprefix("Text, "): cells[2] for row, cells in rows.items()}
         assert [read[f"{epochs} epochs"] for epochs in (4, 2, 9)] == [of_4, of_2, "no"]
     came = "(sign, or level): wide (level on Text); of words (level on Text)"
-    tables, out = reported(
-        [], ours, "--mini", leads=leads
-    )  # if not asked for more, the longest of the paper's
+    # If not asked for more, the longest of those that the paper has; at full size in words.
+    tables, out = reported([], ours, "--mini", leads=leads)
     assert came in " ".join(out.split())
     assert {row: cells[2] for row, cells in tables[SMALL]["how far ahead, in points; wide"].items()} == {
         "Text, 9 epochs": "yes"
     }
     assert "how far ahead, in points; nowhere" not in tables[SMALL]
-    tables, out = reported([], ours, leads=leads)  # at full size in words
+    tables, out = reported([], ours, leads=leads)
     assert out.index("The mini tier in short") > out.index("The paper's test accuracies")
     assert came in " ".join(out.split()) and "how far ahead" not in out
     few = [r for r in ours if r["changes"] in ({"epochs": 99}, {"limit": 9, "epochs": 20})]
