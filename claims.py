@@ -46,6 +46,7 @@ SCRIPTS += (exp_range,)
 RULES = exp_ngrams, exp_patches, exp_listops
 EXPLAINED = {*SCRIPTS, *RULES} - {exp_locality, exp_positional}  # what stands above their tables
 PAPERS = "A", "B"
+ANSWERS = "yes", "better", "no", "open"
 HEADS = "Without a network", "Networks, full size and reduced budgets", "The mini tier"
 
 # ------------------------------------------------------------------------------------------ all pairs
@@ -124,24 +125,17 @@ def count(pairs, width):
     return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), *after])
 
 
-ROW = (
-    "The papers' sentences are put into rows: a row is one difference between mini models, and what a "
-    "sentence says of it: a direction, or nothing (≈ 0). (The reports of the scripts have those of the "
-    "longest trainings.)"
-)
-
-
 def tally(judged, width):
     """Who expected what, and how often it came, of rows that are read: sentences, and a table of the sums of
     each and of each of their sentences."""
 
     def counts(name, group):
         answers = [one.answer for one in group]
-        return [name, *map(answers.count, tables.IN_SHORT)]
+        return [name, *map(answers.count, ANSWERS)]
 
     expecting = [one for one in judged if one.reading not in ("", FEW, records.NOT_RUN)]
     # Rival guesses exclude each other, so that a sum of them says nothing.
-    said, lines, summed = [ROW], [], [one for one in expecting if one.row.heading.who != "rivals"]
+    said, lines, summed = [], [], [one for one in expecting if one.row.heading.who != "rivals"]
     for who, group in records.grouped(summed, lambda one: one.row.heading.who).items():
         sentences = records.grouped(group, lambda one: one.row.heading.short)
         part = [counts(f"{rule.SAYS[who]}, all", group)]
@@ -162,7 +156,7 @@ def tally(judged, width):
     )
     if summed != expecting:
         after += " Rival guesses of ours exclude each other, and are not counted."
-    table = tables.markdown(["did it come as said?", *tables.IN_SHORT], lines)
+    table = tables.markdown(["did it come as said?", *ANSWERS], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
@@ -187,15 +181,10 @@ def sentence_table(judged, mini):
     lines = []
     for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
         rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said)]
-        answers = [one.answer for one in rows]
-        counts = ", ".join(
-            f"{answers.count(answer)} {answer}" for answer in tables.IN_SHORT if answer in answers
-        )
         row = max((one for one in rows if one.answer in AS_THERE and len(one.row.cells) == 2), key=telling)
         words, there, *_ = fields_of(row)
-        lines.append([f"{who}: {said}", words, there, in_numbers(row), counts])
-    header = ["what the paper says", "tested by", "paper", "here [95 %]", "as there? all its rows"]
-    return tables.markdown(header, lines)
+        lines.append([f"{who}: {said}", words, there, in_numbers(row)])
+    return tables.markdown(["what the paper says", "tested by", "paper", "here [95 %]"], lines)
 
 
 def in_numbers(judged):
@@ -296,35 +285,42 @@ def show(judged):
 
 
 WIDTH = 36  # of a row's words, in letters
-READ = f"""\
-    here       the gap between two mini models, with its 95 % interval
-    expected   the paper's gap at full size; where it prints no numbers, what it
-               says: > 0 or < 0 for a direction, ≈ 0 for none
-    °          one of the models is at the bag: at most {GAP:g} points above a bag of
-               symbols (K = 1), which sees no order
-    [none]     a pretraining learnt nothing
-    narrows, shrinks, more, less: the row is a difference of two gaps
-    our pairing: the paper does not put these two side by side
-    entered when known: the row was added after its runs
-    as said?   empty: nobody predicted anything. Else, by the interval:
-
-{tables.bullets([*tables.RULE, tables.RULE_OF_NONE], 80)}
-
-Of nearly all models validation still gained more than 1 point in the last fifth
-of the training (it may have been higher before): docs/claims.md says of which.
+RULE = (  # that of docs/claims.md, by the interval
+    "yes: it has the paper's sign (how large the gap is, is not tested)",
+    f"no: it has the other sign, or lies within ±{GAP:g} around 0",
+    "open: it does not tell, or neither model learnt an order",
+    f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on the "
+    "side that suits the paper's sentence)",
+)
+ROWS = """\
+How often is it as the papers say, at the mini tier? Each row below is a gap
+between two mini models, most of them not trained to their end, beside what a
+paper has of it.
 """
+MEANINGS = {
+    "here": "the gap in points, and its 95 % interval",
+    "expected": "the paper's gap at full size; where it prints no numbers, what it says: > 0 or < 0 for a "
+    "direction, ≈ 0 for none",
+    "°": tables.MEANINGS["°"],
+    "[none]": "a pretraining learnt nothing",
+    "narrows, shrinks, more, less": "the row is a difference of two gaps",
+    "our pairing": "the paper does not put these two side by side",
+    "entered when known": "the row was added after its runs",
+}
 
 
 def show_rows(judged):
-    """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
-    print(f"How often is it as the papers say, at the mini tier?\n\n{tally(judged, 80)}\n")
-    print(f"Every row, in points:\n\n{READ}")
-    print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
-    for said, group in records.grouped(judged, lambda one: one.row.heading).items():
-        print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
-        for one in group:
-            show(one)
-        print()
+    """Print how often the papers' and our sentences came, every row, and what its words mean."""
+    print(f"{ROWS}\n{tally(judged, 80)}\n")
+    tables.print_list("Is a row as said? By its interval, in points:", RULE)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
+        for said, group in records.grouped(judged, lambda one: one.row.heading).items():
+            print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
+            for one in group:
+                show(one)
+            print()
+    tables.explain(printed.getvalue(), MEANINGS)
 
 
 def table_of(group):
@@ -344,6 +340,9 @@ HOW = f"""\
 constant, {GAP:g} points. Until then rows had bounds of our own. [The notebook](notebook.md) has each of them
 and what became of it. Four rows that had been taken out when their results were known are back. On 2026-11-30
 eight rows were entered, all known (5 no, 2 yes, 1 open), so that every gap of a report is a row.
+
+README shows one row of each main sentence. It is the row of two models for which the paper prints the largest
+gap; among equals that with the longest training, and then that with our largest gap.
 
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.

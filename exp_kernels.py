@@ -426,7 +426,7 @@ MEANINGS = {
     "decay-selective": "decay-fixed, but the input chooses the number",
     "grey values as symbols": "exp_spt.py's S4 reads numbers, by B's recipe: it has other accuracies",
     "Mamba-2's block": "decay-selective, a short convolution, a gate, double width",
-    "paper": "its gaps are over A's own runs of S4 and S5, and not over the cited ones",
+    "gMLP over S4": "the paper's gaps are over A's own runs of S4 and S5, and not over the cited ones",
     "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
     "S4D, S5, LRU": "state space with a diagonal matrix",
@@ -434,11 +434,11 @@ MEANINGS = {
     "Image",
 }
 LEADS = {
-    "gMLP over S4": tables.Lead("gMLP", "S4", side="+"),
+    "gMLP over S4": tables.Lead("gMLP", "S4"),
     "gMLP over S5": tables.Lead("gMLP", "S5"),
     "S4 over S5": tables.Lead("S4", "S5"),
-    "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0, side="+"),
-    "gMLP over SGConv": tables.Lead("gMLP", "SGConv", said=0.0, side="+"),
+    "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0),
+    "gMLP over SGConv": tables.Lead("gMLP", "SGConv", said=0.0),
     "decay-rotary over decay-fixed": tables.Lead("decay-rotary", "decay-fixed"),
 }
 

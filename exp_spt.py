@@ -808,8 +808,8 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
 
 
 def report(args):
-    """A table a task of what SPT adds, one a question of what it leaves; at full size what the mini tier says
-    in short, the paper's numbers and averages; the figures."""
+    """A table a task of what SPT adds, one a question of what it leaves; at full size the paper's numbers and
+    averages; the figures."""
     if args.smoke:
         return
     exp, names = records.experiment(__file__), common.chosen(args.task or ["all"], TASKS)
@@ -825,8 +825,7 @@ def report(args):
                 not_run = tier == "paper" and "paper" not in ran_at[0] | ran_at[1]
                 print(f"### Paper B: self-pretraining ({records.TIERS[tier]}{': not run' * not_run})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
-            if any(here):
-                print(BUDGETS + TERMS)
+                print(BUDGETS * any(here) + TERMS)
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
             for whose, found, fold in zip(names_of, here, folded):
@@ -872,12 +871,10 @@ def print_runs(whose, tier, found, searched, folded):
 
 
 def print_questions(questions):
-    """What the answers mean, and the gaps of each question, see gaps_of."""
-    tables.print_rule(by_name(questions), tables.ASKED)
+    """The gaps of each question, see gaps_of."""
     for question, gaps in questions.items():
         if any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")
-        tables.print_in_short(gaps, data.TITLES, heading="")
         tables.print_leads(gaps, data.TITLES)
 
 
@@ -921,11 +918,6 @@ def gaps_of(by_task, short=False):
 def gaps_in_short(by_task):
     """gaps_of what the paper asks, in the longest training of each."""
     return {question: tables.told(gaps) for question, gaps in gaps_of(by_task, short=True).items()}
-
-
-def by_name(gaps):
-    """{"S4 over rotary": [tables.Gap]} of gaps_of, whatever the question."""
-    return {name: found for of_question in gaps.values() for name, found in of_question.items()}
 
 
 def gap_of(said, task, arm, column, group, other):
@@ -1180,8 +1172,7 @@ def learnt_nothing(group):
 
 
 def print_papers(args, both, names):
-    """Tables 1 to 3 of the paper, its averages beside ours; what the longest mini trainings say, in short."""
-    gaps = gaps_in_short(mini_cells(both, names)) if args.report else {}
+    """Tables 1 to 3 of the paper, its averages beside ours."""
     not_run = not any(r["tier"] == "paper" for found in both for r in found)
     if not_run:
         tables.print_first(__file__, "--task image --objective causal")
@@ -1201,10 +1192,6 @@ def print_papers(args, both, names):
             print(NOTES)
         else:
             print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
-    if any(by_name(gaps).values()):
-        print(f"{tables.AT_MINI}\n\n{TERMS * not_run}")  # else they stand above
-    for question, found in gaps.items():
-        tables.print_in_short(found, data.TITLES, heading=question)
 
 
 def print_averages(both, averages):

@@ -222,7 +222,7 @@ class Judged(NamedTuple):
 
     @property
     def answer(self):
-        """Whether it came as expected, an answer of tables.IN_SHORT; else why there is none."""
+        """Whether it came as expected, yes, better, no or open; else why there is none."""
         side = getattr(self.row.heading, "side", "")  # a pair has no Heading
         return records.as_there(self.reading, side) or self.reading
 

@@ -175,25 +175,6 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-RULE = (  # that of docs/claims.md, by the interval
-    "yes: it has the paper's sign (how large the gap is, is not tested)",
-    f"no: it has the other sign, or lies within ±{GAP:g} around 0",
-    "open: it does not tell, or neither model learnt an order",
-)
-RULE_OF_NONE = (
-    f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on "
-    "the side that suits the paper's sentence)"
-)
-IN_SHORT = {  # {answer: its words}
-    "yes": "as in the paper (sign, or level)",
-    "better": "even more than the paper says",
-    "no": "not as the paper says",
-    "open": "open",
-}
-SHORTLY = "In short, by the longest trainings:"
-READ = "By our 95 % interval, in points:"
-ASKED = "Is the gap between two rows as in the paper?"
-AT_MINI = "The mini tier in short, by the longest trainings (numbers: --report --mini):"
 MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -204,14 +185,15 @@ MEANINGS = {  # of words in any report
     "≈ 0": "what the paper says in words: there is no difference",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
-    "°": f"at most {GAP:g} points above K = 1, a bag of symbols, which sees no order; a gap has it "
-    "if one of its models does, and is open if both do",
+    "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
+    "models, or both",
+    "[95 %]": "the interval by seeds and test set",
     WITHOUT: "a linear model, or on ListOps a rule by hand: python floors.py",
 }
 MINI = """\
-Small data, small models, most of them not trained to their end: compare a
-number with other rows, and not with the paper's at full size. What these runs
-say about the papers: python claims.py --rows
+Small data, small models, most of them not trained to their end. Compare rows
+with each other, and not with the paper's at full size. Of gaps trust only the
+sign of large ones: python claims.py says how often it is the paper's.
 """
 REDUCED = """\
 Fewer epochs or examples than in the paper, mostly one seed: too little to judge
@@ -223,7 +205,7 @@ def explain(text, meanings, numbers=NUMBERS):
     """Print a text, and below it what its numbers and words mean, in the order in which they occur. meanings:
     {words: meaning}; of "S4D, LRU" only what stands in the text is explained; "same / other" as one."""
     print(text, end="")
-    flat, found = " ".join(text.split()).replace(RULE_OF_NONE, ""), []  # with words that a line's end parts
+    flat, found = " ".join(text.split()), []  # with words that a line's end parts
     for words, meaning in ({" ± ": numbers} | meanings).items():
         places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
         if known := [word for word, at in places.items() if at]:
@@ -286,7 +268,7 @@ def report(
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if tier == "mini":
-                print_gaps(told(gaps) if shortly and not yours else gaps, titles)
+                print_leads(told(gaps) if shortly and not yours else gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -302,7 +284,6 @@ def report(
                     [task for task in rest if task in tasks], tasks, short or titles, known_as, rules
                 )
                 print_averages(tasks, yours, ours, paper, bare=False)
-                print_in_short(mini_gaps_of(args, leads, both, shown, tasks, paper), titles, AT_MINI)
         if more:
             more()
         if "mini" in tiers and paper and not args.all_tiers:
@@ -544,7 +525,6 @@ class Lead(NamedTuple):
     row: str
     other: str
     said: tuple | float | None = None  # what the paper has of it, if not these rows: two others, or points
-    side: str = ""  # on which a gap suits the paper's sentence even more: "+" above 0, "-" below
 
 
 class Gap(NamedTuple):
@@ -556,7 +536,6 @@ class Gap(NamedTuple):
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
     kind: str = ""  # of trainings that are not one the longer of the other
-    side: str = ""  # of its Lead
 
     @property
     def in_numbers(self):
@@ -574,28 +553,10 @@ class Gap(NamedTuple):
         return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
 
     @property
-    def as_there(self):
-        """Whether it is as in the paper: an answer of IN_SHORT, by records.read_interval. Of few seeds, or
-        where the paper has no such gap, ""."""
-        bags = all(map(at_bag, self.groups))
-        reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
-        return records.as_there(reading, self.side)
-
-    @property
     def length(self):
         """ "4 epochs" of the mini tier's tables, where `words` do not say it."""
         said = self.kind or self.groups[0][0]["changes"].keys() & {"epochs", "steps"}
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
-
-    @property
-    def side_of_0(self):
-        """ "ahead", "behind", or "level" within ±GAP, of a gap that is not open."""
-        low, high = self.interval
-        return "level" if -GAP <= low and high <= GAP else "ahead" if low > 0 else "behind"
-
-    def at(self, titles):
-        """ "Text (masked)", "Image°": where, and of which kind; ° as in its table."""
-        return self.where(titles) + f" ({self.kind})" * bool(self.kind) + self.bag
 
     def where(self, titles):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
@@ -634,7 +595,7 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given."""
     gaps = {}
-    for name, (*pair, said, side) in leads.items():
+    for name, (*pair, said) in leads.items():
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -649,15 +610,8 @@ def gaps_of(leads, found, tasks, paper):
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
                 gap = said if isinstance(said, float) else paper_gap(said or pair, beside, tasks, task)
-                gaps[name].append(Gap(task, words, epochs, groups, gap, side=side))
+                gaps[name].append(Gap(task, words, epochs, groups, gap))
     return gaps
-
-
-def mini_gaps_of(args, leads, both, shown, tasks, paper):
-    """gaps_of your records of the mini tier on some tasks, or else this repository's; {} without --report."""
-    yours, ours = ([r for r in found if r["tier"] == "mini" and r["task"] in shown] for found in both)
-    found = yours or of_the_paper(ours, yours, paper, leads)
-    return gaps_of(leads, found, tasks, paper) if args.report else {}
 
 
 def paper_gap(pair, paper, tasks, task):
@@ -673,65 +627,18 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_gaps(gaps, titles):
-    """What is asked of Gaps of the mini tier, {name: [Gap]}, their table, and what its answers mean."""
-    if any(gaps.values()):
-        print_in_short(gaps, titles)
-        print_rule(gaps, ASKED)
-        print_leads(gaps, titles)
-
-
-def print_in_short(gaps, titles, heading=SHORTLY):
-    """Which of longest_of the Gaps of the mini tier, {name: [Gap]}, are as in the paper, and on which side
-    of 0 those lie that are not open."""
-    found = {answer: [] for answer in IN_SHORT}
-    for name, of_lead in longest_of(gaps).items():
-        alike = records.grouped(of_lead, lambda gap: gap.as_there)
-        for answer in alike.keys() & found.keys():
-            where = places_of if answer == "open" else sides_of
-            found[answer].append(f"{name} {where(alike[answer], titles)}")
-    print_list(
-        heading,
-        [f"{words}: {'; '.join(found[answer])}" for answer, words in IN_SHORT.items() if found[answer]],
-    )
-
-
-def places_of(gaps, titles):
-    """ "on Text (causal), Image" """
-    return f"on {', '.join(gap.at(titles) for gap in gaps)}"
-
-
-def sides_of(gaps, titles):
-    """ "(ahead on Image, level on Text)", of gaps that are not open."""
-    sides = records.grouped(gaps, lambda gap: gap.side_of_0)
-    return f"({', '.join(f'{side} {places_of(of, titles)}' for side, of in sides.items())})"
-
-
 def print_leads(gaps, titles):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval; in
-    brackets what a longer training answers, too."""
-    lines, longest = [], longest_of(gaps)
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
+    lines = []
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
-            aside = gap.tier == "mini" and gap.as_there and gap not in longest[name]
-            answer = f"({gap.as_there})" if aside else gap.as_there
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), answer])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper)])
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "paper", "as there?"], lines)
-
-
-def print_rule(gaps, question):
-    """A question of some Gaps, {name: [Gap]}, and the rule that answers it, if one has an answer."""
-    longest = [gap for found in longest_of(gaps).values() for gap in found]
-    if read := [gap for found in gaps.values() for gap in found if gap.as_there]:
-        lines = [*RULE, *[RULE_OF_NONE] * any(abs(gap.paper) <= GAP for gap in read)]
-        if any(gap not in longest for gap in read):
-            lines.append("in brackets: a shorter training, or fewer examples")
-        print_list(f"{question} {READ}", lines)
+        print_table(["how far ahead, in points", here, "paper"], lines)
 
 
 def counts(sides):
@@ -750,19 +657,16 @@ def listed(words):
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def longest_of(gaps):
-    """The Gaps, {name: [Gap]}, with the longest training of each task and kind, of few seeds only where there
-    is no other. Those of fewer examples are left out."""
+def told(gaps):
+    """Of Gaps, {name: [Gap]}, those that the paper has, too, with the longest training of each task and kind;
+    of few seeds only where there is no other, and none of fewer examples: what a report tells unless it is
+    asked for more."""
     found = {}
     for name, of_lead in gaps.items():
-        places = records.grouped((gap for gap in of_lead if not gap.fewer), lambda gap: (gap.task, gap.kind))
-        found[name] = [max(of, key=lambda gap: (not gap.few, gap.epochs)) for of in places.values()]
+        asked = (gap for gap in of_lead if gap.paper is not None and not gap.fewer)
+        places = records.grouped(asked, lambda gap: (gap.task, gap.kind)).values()
+        found[name] = [max(of, key=lambda gap: (not gap.few, gap.epochs)) for of in places]
     return found
-
-
-def told(gaps):
-    """longest_of those Gaps that the paper has, too: what a report tells unless it is asked for more."""
-    return longest_of({name: [gap for gap in found if gap.paper is not None] for name, found in gaps.items()})
 
 
 def best_rows(found):
