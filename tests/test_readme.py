@@ -123,9 +123,6 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         [row[:5] for row in rows if row[:1] in (["above 10 points"], ["2 to 10 points"])] for rows in pages
     ]
     assert len(counts[0]) == 2 and counts[0] == counts[1]
-    (close,) = (row for row in pages[1] if row[:1] == ["at most 2 points"])
-    within = "of {1} pairs within 2 points in the paper, {3} are further apart here, and {4} undecided"
-    assert within.format(*close) in README and close[2] == "0"
     bags = re.search(r"In (\d+) of the (\d+) one of the two models learnt no order", README).groups()
     claimed = " ".join(PAGES["claims"].split())
     assert (
@@ -141,11 +138,7 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         assert answer in (ANSWERS.get(why or answer, answer), "better")
         judged[words, paper, f"{here.split(' ')[0]} [{ends}]"] = "bag: 1, 2" in marks
     shown = [row for row in pages[0] if row and row[0][:3] in ("A: ", "B: ")]
-    sums = {row[0].strip(): row[1:] for row in pages[1] if len(row) == 5}
-    for said, *_, answers in shown:
-        counts = zip(("yes", "better", "no", "open"), sums[said[3:]])
-        assert answers == ", ".join(f"{n} {answer}" for answer, n in counts if n != "0"), said
-    shown = [row[1:-1] for row in shown]
+    shown = [row[1:] for row in shown]
     assert {(*row[:2], row[2].replace("°", "")): "°" in row[2] for row in shown}.items() <= judged.items()
     mini = rule.read(None)
     known = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", rule.printed_cells())]
@@ -154,15 +147,9 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     said = r"gMLP is (\S+) points ahead of S5 after 4 epochs, and (\S+) behind after 12\."
     ahead, behind = re.search(said, README).groups()
     assert {("+4.36", "+" + ahead), ("+4.36", "-" + behind)} <= sizes
-    without = re.search(r"level after 30; without, it leads by (\S+)\.\n", README)[1]
+    without = re.search(r"level with K = 31 after 30 epochs; without, it leads by (\S+)\.\n", README)[1]
     late = "Text, denoising, 30 epochs: K = 31 over K = 5"
     assert ("+0.37", "-" + without) in sizes and [r[4] for r in pages[1] if r[:1] == [late]] == ["yes: level"]
-    start, interval, dlr = re.search(
-        r"own start is worth (\S+) points (\[.*?\]), DLR's (\S+)\.\n", README
-    ).groups()
-    starts = "Image, {}: structured over random, SPT 18 of 20 epochs"
-    assert (starts.format("S4"), "≈ 0", f"+{start} {interval}") in judged
-    assert [here.split()[0] for words, _, here in judged if words == starts.format("DLR")] == [f"+{dlr}"]
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
