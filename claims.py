@@ -84,13 +84,14 @@ def by_size(pairs):
 
 
 def count_table(pairs):
-    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which answer."""
-    sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, whose gap in the paper is above
+    GAP have which answer."""
     lines = []
-    for name, part in zip(sizes, by_size(pairs)):
+    for name, part in zip((f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points"), by_size(pairs)):
         answers = [pair.answer for pair in part]
         lines.append([name, len(part), *map(answers.count, AS_THERE)])
-    return tables.markdown(["gap in the paper", "pairs", *AS_THERE], lines)
+    header = ["gap in the paper", "pairs", "the same sign", "other sign or no gap", "undecided"]
+    return tables.markdown(header, lines)
 
 
 def count(pairs, width):
@@ -105,24 +106,26 @@ def count(pairs, width):
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
         f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe (longer "
-        "trainings do not count): is their gap as in the paper?"
+        "trainings do not count): has their gap the sign of the paper's?"
     )
     no = [pair for pair in pairs if pair.answer == "no"]
     turned = "; ".join(pair.row.words for pair in apart(no))
     larger = "; ".join(pair.row.words for pair in no if pair not in apart(no))
-    kinds = [
-        f"yes: the same sign; for a paper's gap of at most {GAP:g} points, within ±{GAP:g}",
-        f"no: the other sign or no gap; for at most {GAP:g} points, beyond ±{GAP:g}, even if it suits A or B",
-        f"open: not decided, or both at the bag: at most {GAP:g} points above K = 1, which sees no order",
-    ]
-    cases = {f"No, above {GAP:g} points": turned, f"No, at most {GAP:g} points": larger}
+    near = [pair.answer for pair in by_size(pairs)[2]]
+    within, beyond, still = map(near.count, AS_THERE)
+    close = (
+        f"No gap is an interval within ±{GAP:g}. Undecided are also pairs that are both at the bag: at most "
+        f"{GAP:g} points above K = 1, which sees no order. Of {len(near)} pairs within {GAP:g} points in the "
+        f"paper {within} are within ±{GAP:g} here, {beyond} beyond, and {still} undecided."
+    )
+    cases = {"Other sign or no gap": turned, f"Beyond ±{GAP:g}": larger}
     cases = [f"{name}: {words}." for name, words in cases.items() if words]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
-    before, *after = (textwrap.fill(words, width) for words in (before, *cases, after))
-    return "\n\n".join([before, count_table(pairs), tables.bullets(kinds, width), *after])
+    before, *after = (textwrap.fill(words, width) for words in (before, close, *cases, after))
+    return "\n\n".join([before, count_table(pairs), *after])
 
 
 def tally(judged, width):
@@ -170,21 +173,33 @@ MAIN = {  # sentences, in short, of README's table
 }
 
 
-def sentence_table(judged, mini):
-    """README's table of the papers' main sentences, as text. Of each the row of two models for which the
-    paper prints the largest gap; among equals that with the longest training, and then our largest gap."""
-
-    def telling(one):
-        printed = one.row.expected if math.isfinite(one.row.expected) else 0
-        return abs(printed), exp_spt.total(mini.cells[one.row.cells[0][1]][0]), abs(one.numbers[0])
-
+def sentence_table(judged):
+    """README's table of the papers' main sentences, as text: of the rows of two models that test each, how
+    often it came as said, and the ends."""
     lines = []
     for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
         rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said)]
-        row = max((one for one in rows if one.answer in AS_THERE and len(one.row.cells) == 2), key=telling)
-        words, there, *_ = fields_of(row)
-        lines.append([f"{who}: {said}", words, there, in_numbers(row)])
-    return tables.markdown(["what the paper says", "tested by", "paper", "here [95 %]"], lines)
+        rows = sorted((one for one in rows if of_two(one)), key=lambda one: one.numbers[0])
+        answers = [one.answer.replace("better", "yes") for one in rows]
+        counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in AS_THERE if answer in answers)
+        ends = [
+            f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(' (entered when known)')}"
+            for one in (rows[0], rows[-1])
+        ]
+        lines.append([f"{who}: {said}", in_paper(rows), counts, *ends])
+    return tables.markdown(["what the paper says", "paper", "as said?", "least here", "most here"], lines)
+
+
+def of_two(judged):
+    """Whether a row is read, and the gap between two models: no difference of two gaps."""
+    return judged.answer in ANSWERS and len(judged.row.cells) == 2
+
+
+def in_paper(rows):
+    """ "+19.00 to +29.31": the paper's gaps of some rows; without any what it says in words."""
+    gaps = {one.row.expected for one in rows}
+    printed = gaps - {0, math.inf, -math.inf}
+    return tables.least_to_most(printed, tables.gap_in_words) if printed else tables.gap_in_words(max(gaps))
 
 
 def in_numbers(judged):
@@ -195,7 +210,7 @@ def in_numbers(judged):
 
 def write_table(path, table):
     """Put a table in the place of that in a page which has the same first cell."""
-    page, first = path.read_text(encoding="utf-8"), re.escape(table.split(" |")[0])
+    page, first = path.read_text(encoding="utf-8"), re.escape(table.split(" |")[0].rstrip())
     path.write_text(re.sub(f"^{first} .*?\n(?=\n)", lambda _: table + "\n", page, flags=re.M | re.S), "utf-8")
 
 
@@ -297,30 +312,27 @@ How often is it as the papers say, at the mini tier? Each row below is a gap
 between two mini models, most of them not trained to their end, beside what a
 paper has of it.
 """
-MEANINGS = {
-    "here": "the gap in points, and its 95 % interval",
-    "expected": "the paper's gap at full size; where it prints no numbers, what it says: > 0 or < 0 for a "
-    "direction, ≈ 0 for none",
-    "°": tables.MEANINGS["°"],
-    "[none]": "a pretraining learnt nothing",
-    "narrows, shrinks, more, less": "the row is a difference of two gaps",
-    "our pairing": "the paper does not put these two side by side",
-    "entered when known": "the row was added after its runs",
-}
+MEANINGS = f"""\
+    expected   the paper's gap at full size; > 0, < 0, ≈ 0: its words alone
+    °          one model learnt no order, or both: at most {GAP:g} points above a bag
+               of symbols (K = 1)
+    [none]     a pretraining learnt nothing
+    narrows, shrinks, more, less: a difference of two gaps
+    our pairing: the paper does not put these two side by side
+"""
 
 
 def show_rows(judged):
-    """Print how often the papers' and our sentences came, every row, and what its words mean."""
+    """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
     print(f"{ROWS}\n{tally(judged, 80)}\n")
     tables.print_list("Is a row as said? By its interval, in points:", RULE)
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
-        for said, group in records.grouped(judged, lambda one: one.row.heading).items():
-            print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
-            for one in group:
-                show(one)
-            print()
-    tables.explain(printed.getvalue(), MEANINGS)
+    print(MEANINGS)
+    print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
+    for said, group in records.grouped(judged, lambda one: one.row.heading).items():
+        print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
+        for one in group:
+            show(one)
+        print()
 
 
 def table_of(group):
@@ -339,10 +351,7 @@ HOW = f"""\
 **The rule was fixed on 2026-11-26, when these numbers were known.** It is one rule for all rows, with one
 constant, {GAP:g} points. Until then rows had bounds of our own. [The notebook](notebook.md) has each of them
 and what became of it. Four rows that had been taken out when their results were known are back. On 2026-11-30
-eight rows were entered, all known (5 no, 2 yes, 1 open), so that every gap of a report is a row.
-
-README shows one row of each main sentence. It is the row of two models for which the paper prints the largest
-gap; among equals that with the longest training, and then that with our largest gap.
+eleven rows were entered, all known (5 no, 4 yes, 2 open), so that every gap of a report is a row.
 
 - **what**: a difference of test accuracies in points, "X over Y", or of two differences. `claims.tsv` has
   the cells of each row and the day it was entered.
@@ -474,7 +483,8 @@ def main(argv=None):
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")
-            write_table(ROOT / "README.md", sentence_table(judged, mini))
+            for table in (count_table(pairs), sentence_table(judged)):
+                write_table(ROOT / "README.md", table)
             report_of(exp_ngrams, "--task", "text", figures=FIGURES)
             floors.plot(floors.floors(), floors.FIGURE)
         if apart(pairs) and (args.write or args.out):

@@ -329,10 +329,11 @@ RANGES = {
 }
 LEGEND = """\
     top 2 levels: deeper ones are guessed; sums of these levels are known
-    train / test: accuracy in %, in training / on test. The training examples
-             are many, so they measure a rule best. A window learns nothing from
-             them; a prefix takes from them what it does not see. ±: the
-             standard error by the size of the test set
+    train / test: accuracy in %, on the training / the test examples. A window
+             learns nothing from the training examples; a prefix takes from them
+             what it does not see. ±: the standard error by the size of the test
+             set
+    known, guessed: a sum at the root
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     always 0 the paper's rule; at the mini tier another answer is the commonest
@@ -373,16 +374,12 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
-    accuracies with their side beside it. everything: small sizes, too."""
+    accuracies in training and on test. everything: small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
 
     def side(group):
         return records.side(train_percent(group) - network, error) if name else ""
-
-    def numbers(group):
-        told = {"level": " level", "ahead": " ahead"}.get(side(group), "")
-        return f"{train_percent(group):.1f}{told} / {100 * records.mean_and_error(group)[0]:.1f}"
 
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     if name:
@@ -391,22 +388,30 @@ def print_ranges(groups, tier, everything):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 found.append(f"a {rule} from {start} on, the sum at the root {sm}")
-        words = "In training these rules are level with what the best network has on test, or ahead "
-        words += f"({name}, {network:.2f}):"
-        tables.print_list(words, found)
-        of_both = "Errors, in training / on test: {:.1f} / {:.1f} points.".format(*errors)
-        judged = "So rules are judged by the training examples. Level: within two errors of the difference"
-        print(
-            textwrap.fill(f"{of_both} {judged}, {2 * error:.2f} points; without a word: behind.", 80) + "\n"
+        tables.print_list(f"Level with the best network ({name}, {network:.2f} on test), or ahead:", found)
+        words = (
+            "A rule is judged by the training examples: they are more, so its error is {:.1f} points, and "
         )
+        words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
+        print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
     for rule, words in RANGES.items():
         rows = []
         for size in sizes_of(groups, rule, everything):
             here = (groups.get((rule, size, sm)) for sm in SM)
-            rows.append([f"{size:,}", *(numbers(group) if group else "" for group in here)])
+            rows.append([f"{size:,}", *(number for group in here for number in of_both(group))])
         if rows:
             print(textwrap.fill(words, 80) + "\n")
-            tables.print_table([SIZES[rule], *(f"sum at the root {sm}" for sm in SM)], rows)
+            tables.print_table([SIZES[rule], *(f"{sm}, {part}" for sm in SM for part in PARTS)], rows)
+
+
+PARTS = "train", "test"
+
+
+def of_both(group):
+    """A rule's accuracies in PARTS, in percent; "" for no records."""
+    if not group:
+        return ["", ""]
+    return [f"{train_percent(group):.1f}", f"{100 * records.mean_and_error(group)[0]:.1f}"]
 
 
 def sizes_of(groups, rule, everything=False):

@@ -198,9 +198,9 @@ def series(args):
     return found
 
 
-def print_series(found, in_short=False):
+def print_series(found):
     """What shuffling adds with the fewest and the most examples, and a table: how often an example was seen,
-    both arms, what shuffling adds. Nothing for no runs. in_short: no table."""
+    both arms, what shuffling adds. Nothing for no runs."""
     if not found:
         return
     lines, ends = [], {}
@@ -217,8 +217,7 @@ def print_series(found, in_short=False):
         few, many = ends[min(ends)], ends[max(ends)]
         words += f" Shuffling adds {' and '.join(dict.fromkeys([few, many]))} unique examples."
     print(textwrap.fill(words, 80) + "\n")
-    if not in_short:
-        tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
+    tables.print_table(["examples", "seen", *ARMS, "shuffling adds"], lines)
 
 
 def plot_series(found, path):
@@ -262,16 +261,16 @@ def of_table_4(record):
 
 
 def report(args):
-    """Ours beside the paper's, and with --mini the figure."""
+    """Ours beside the paper's; at the mini tier the series, too, and its figure."""
     tasks = common.chosen(args.task, COLUMNS) if args.task else COLUMNS
-    found = series(args) if args.report and "listops" in tasks else {}
+    found = series(args) if args.report and (args.mini or args.all_tiers) and "listops" in tasks else {}
     tables.report(
         args, __file__, "Paper A, Table 2: the training techniques", COLUMNS, data.TITLES, TABLE2,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         also={"positional": of_table_4}, apart=of_series, first="--task text --model transformer",
-        more=lambda: print_series(found, in_short=not args.mini), labels=LABELS,
+        more=lambda: print_series(found), labels=LABELS,
     )  # fmt: skip
-    if found and args.mini:
+    if found:
         plot_series(found, args.out / "techniques-are-data-mini.png")
 
 

@@ -323,13 +323,13 @@ def report(args):
         floors = [
             f"{data.TITLES[task]} {100 * r['test_acc']:.1f}" for task, rule in floors.items() for r in rule
         ]
-        if floors:
-            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
-            words += "Of 400 and 1,600 kinds of patches it is the cheaper, chosen with results in sight."
-            print(textwrap.fill(words, 80) + "\n")
         tables.print_list("The best by validation:", [worth(best_of(group)) for group in groups.values()])
         for group in groups.values():
             print_task(group)
+        if floors:
+            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
+            words += "Its 400 kinds of patches, the cheaper choice, were chosen with results in sight."
+            print(textwrap.fill(words, 80) + "\n")
     tables.explain(
         printed.getvalue(), MEANINGS, "accuracy in %, and its standard error by the size of the test"
     )

@@ -261,7 +261,7 @@ MEANINGS = {
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
     "°": "at the bag: at most 2 points above the bag of symbols in the same order, before both are rounded",
-    "keeps": "points over the bag in the same order, of those in the own order, before they are rounded",
+    "keeps": "of its points over the bag in the own order, how many are left (not rounded before)",
     "apart": "--stride S sends former neighbours L / S apart, where an input has L positions: with S = 3 a "
     "model reads ABCDEF as ADBECF",
     "anywhere": "one random order for all examples",
@@ -287,7 +287,12 @@ def report(args):
         if not_run:
             print_not_run()
         for (tier, name), cells in found.items():
-            print_dial(name, tier, *cells, args.all_tiers, in_short=tier not in drawn)
+            if tier in drawn:
+                print_dial(name, tier, *cells, args.all_tiers)
+            else:
+                tables.print_list(
+                    f"{data.TITLES[name]}:", in_words(name, tier, next(filter(None, cells[::-1])))
+                )
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
         if tier in drawn:
@@ -304,7 +309,7 @@ def print_not_run():
     print("### The dial: neighbours moved apart (full size: not run)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
-    print("It moves neighbours 16 of 4,096 bytes apart. Our mini runs, in %:\n")
+    print("It moves neighbours 16 of 4,096 bytes apart. Our mini runs, in short:\n")
 
 
 def without_techniques(cells):
@@ -401,14 +406,10 @@ def print_columns(name, tier, words, cells):
     print(f"Errors: {errors_of(cells)}.\n")
 
 
-def print_dial(name, tier, yours, ours, everything, in_short=False):
+def print_dial(name, tier, yours, ours, everything):
     """What the orders of one task take, in short, and its tables of accuracies; everything: this repository's
-    rotated images, too. in_short: without recipes."""
+    rotated images, too."""
     words = orders_in_words(name, tier, yours, ours)
-    if in_short:
-        tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, ours or yours))
-        print_columns(name, tier, words, ours or yours)
-        return print_accuracies([s for s in words if s not in data.ROTATED], words, ours or yours)
     print(f"### The dial: {data.TITLES[name]} ({records.TIERS[tier]})\n")
     tables.print_list("In short:", in_words(name, tier, ours or yours))
     for whose, cells in (("Your runs", yours), ("This repository's runs", ours)):

@@ -785,11 +785,6 @@ BUDGETS = """\
 18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
 20; the epoch that validates best counts.
 """
-TERMS = """\
-Masked, causal: SPT restores masked symbols, or the next one. Sinusoidal (the
-paper's plain one) and rotary are Transformers, by their positions; S4 and DLR
-are state spaces.
-"""
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what B says in words: no difference",
     "S4 over sinusoidal": "in B's own table S4 from scratch is 12.65 points ahead of the sinusoidal "
@@ -798,7 +793,13 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
     "restored": "what SPT learnt to restore: on Image % of the variance, elsewhere % of the symbols",
-    "DLR": "its matrix is diagonal, and its states learn at 1e-4 (S4's at 1e-3)",
+    "sinusoidal": "the paper's plain Transformer, by its positions",
+    "rotary": "a Transformer with rotary positions",
+    "masked": "SPT restores masked symbols",
+    "causal": "SPT restores the next symbol",
+    "S4": "a state space with a structured matrix",
+    "DLR": "a state space with a diagonal matrix; its states learn at 1e-4 (S4's at 1e-3)",
+    "random": "the matrix of a state space starts as random numbers",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
     "16 apart, anywhere": "neighbours were moved so far, or anywhere (exp_range.py)",
@@ -825,7 +826,8 @@ def report(args):
                 not_run = tier == "paper" and "paper" not in ran_at[0] | ran_at[1]
                 print(f"### Paper B: self-pretraining ({records.TIERS[tier]}{': not run' * not_run})\n")
                 print(tables.MINI if tier == "mini" else "", end="\n" * (tier == "mini"))
-                print(BUDGETS * any(here) + TERMS)
+            if any(here):
+                print(BUDGETS)
             names_of = ("Your runs.", "This repository's runs.") if here[0] else ("", "")
             folded = (False, tier == "mini" and not args.all_tiers)  # variants of yours are always shown
             for whose, found, fold in zip(names_of, here, folded):
@@ -916,7 +918,7 @@ def gaps_of(by_task, short=False):
 
 
 def gaps_in_short(by_task):
-    """gaps_of what the paper asks, in the longest training of each."""
+    """gaps_of what the paper asks."""
     return {question: tables.told(gaps) for question, gaps in gaps_of(by_task, short=True).items()}
 
 
@@ -1004,7 +1006,7 @@ def print_recipe(plain, shown, found, searched, short):
     rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = best_epochs(shown, plain, short) + words
+    words = best_epochs(shown, plain) * (not short) + words
     if not short:
         words = about_runs(found, searched) + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm, short)
@@ -1081,9 +1083,9 @@ def about_runs(found, searched):
     return f"{words} A run takes {tables.least_to_most(costs, common.hours)}."
 
 
-def best_epochs(shown, cells, short):
+def best_epochs(shown, cells):
     """A sentence: when did each model of some rows, their variants left out, validate best from scratch, in
-    its longest training? And was that in a shorter one the same checkpoint? short: the last alone."""
+    its longest training? And was that in a shorter one the same checkpoint?"""
     groups = (scratch_of(cells, arm) for arm in shown if not arm.details())
     known = [group for group in groups if group and "best_epoch" in group[0]]
 
@@ -1096,9 +1098,8 @@ def best_epochs(shown, cells, short):
         same = {total(group[0]) for group in groups if best(group) == best(last)} - {total(last[0])}
         also = [f"{epochs} (the same checkpoints)" for epochs in sorted(same)]
         epochs = " and of ".join([f"{total(last[0])}", *also])
-        if also or not short:
-            at = ", ".join(str(epoch) for epoch, _ in best(last))
-            words.append(f"{SHORT_NAMES[model]} {at} of {epochs}")
+        at = ", ".join(str(epoch) for epoch, _ in best(last))
+        words.append(f"{SHORT_NAMES[model]} {at} of {epochs}")
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
 
 

@@ -90,7 +90,7 @@ def listed(found):
     lines, rules = [], []
     for task, words, ours, chance, theirs, s4, best in rows_of(found):
         lines.append(
-            [task or "sums guessed", ours, chance, theirs, *(s4.split(", ") if s4 else ("", "")), best]
+            [task or "  sums guessed", ours, chance, theirs, *(s4.split(", ") if s4 else ("", "")), best]
         )
         rules.append(f"{task or 'sums guessed'}: {words}")
     table = tables.markdown(["", "ours", "chance", "LRA's", "S4", "A's S4", "best"], lines)

@@ -658,15 +658,13 @@ def listed(words):
 
 
 def told(gaps):
-    """Of Gaps, {name: [Gap]}, those that the paper has, too, with the longest training of each task and kind;
-    of few seeds only where there is no other, and none of fewer examples: what a report tells unless it is
-    asked for more."""
-    found = {}
-    for name, of_lead in gaps.items():
-        asked = (gap for gap in of_lead if gap.paper is not None and not gap.fewer)
-        places = records.grouped(asked, lambda gap: (gap.task, gap.kind)).values()
-        found[name] = [max(of, key=lambda gap: (not gap.few, gap.epochs)) for of in places]
-    return found
+    """Of Gaps, {name: [Gap]}, those that the paper has, too, without those of few seeds or fewer examples:
+    what a report tells unless it is asked for more."""
+
+    def is_told(gap):
+        return gap.paper is not None and not gap.few and not gap.fewer
+
+    return {name: [gap for gap in of_lead if is_told(gap)] for name, of_lead in gaps.items()}
 
 
 def best_rows(found):

@@ -119,37 +119,44 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     pages = [
         [re.split(r" *\| *", line)[1:-1] for line in page.splitlines()] for page in (README, PAGES["claims"])
     ]
-    counts = [
-        [row[:5] for row in rows if row[:1] in (["above 10 points"], ["2 to 10 points"])] for rows in pages
-    ]
+    counts = [[row for row in rows if row[:1] in (["above 10 points"], ["2 to 10 points"])] for rows in pages]
     assert len(counts[0]) == 2 and counts[0] == counts[1]
-    bags = re.search(r"In (\d+) of the (\d+) one of the two models learnt no order", README).groups()
+    bags = re.search(
+        r"In (\d+) of the (\d+) pairs with the same sign above 10 points, one of the two", README
+    ).groups()
     claimed = " ".join(PAGES["claims"].split())
     assert (
         "Of the {1} above 10 points with the same sign, {0} have one model at the bag".format(*bags)
         in claimed
     )
-    judged = {}
-    for words, paper, here, interval, reading, marks in (
-        row for row in pages[1] if len(row) == 6 and " to " in row[3]
-    ):
-        ends = ", ".join(end.removeprefix("+") for end in interval.split(" to "))
+    (close,) = re.findall(r"Of \d+ pairs within 2 points .*? undecided\.", README)
+    assert close in claimed
+    points = {}
+    for words, _, here, _, reading, _ in (row for row in pages[1] if len(row) == 6 and " to " in row[3]):
+        points[words.removesuffix(" (entered when known)")] = here.split(" ")[0]
         answer, _, why = reading.partition(": ")
         assert answer in (ANSWERS.get(why or answer, answer), "better")
-        judged[words, paper, f"{here.split(' ')[0]} [{ends}]"] = "bag: 1, 2" in marks
-    shown = [row for row in pages[0] if row and row[0][:3] in ("A: ", "B: ")]
-    shown = [row[1:] for row in shown]
-    assert {(*row[:2], row[2].replace("°", "")): "°" in row[2] for row in shown}.items() <= judged.items()
+    ends = [cell for row in pages[0] if row and row[0][:3] in ("A: ", "B: ") for cell in row[3:]]
+    assert len(ends) == 16 and all(
+        points[words] == size for size, _, words in (e.partition(" ") for e in ends)
+    )
     mini = rule.read(None)
     known = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", rule.printed_cells())]
-    assert len(shown) == 8 and claims.sentence_table(known, mini) in README
-    sizes = {(paper, here.split(" ")[0]) for _, paper, here in judged}
-    said = r"gMLP is (\S+) points ahead of S5 after 4 epochs, and (\S+) behind after 12\."
-    ahead, behind = re.search(said, README).groups()
-    assert {("+4.36", "+" + ahead), ("+4.36", "-" + behind)} <= sizes
-    without = re.search(r"level with K = 31 after 30 epochs; without, it leads by (\S+)\.\n", README)[1]
-    late = "Text, denoising, 30 epochs: K = 31 over K = 5"
-    assert ("+0.37", "-" + without) in sizes and [r[4] for r in pages[1] if r[:1] == [late]] == ["yes: level"]
+    assert claims.sentence_table(known) in README
+    turned = (
+        r"by (\S+) points after 10 epochs, and by (\S+) after 30\. gMLP is (\S+) points ahead of S5 on Image "
+        r"after 4 epochs, and (\S+) behind after 12\. S4's own start is worth (\S+) points if SPT has 2 "
+        r"epochs, and (\S+) if it has 18"
+    )
+    k31, k5, s5, s4, early, late = re.search(turned, README).groups()
+    assert [points[f"Text, denoising, {n} epochs: K = 31 over K = 5"] for n in (10, 30)] == [
+        "+" + k31,
+        "+" + k5,
+    ]
+    assert [points["Image: gMLP over S5"], points["Image, 12 epochs: gMLP over S5"]] == ["+" + s5, "-" + s4]
+    starts = [points[f"Image, S4: structured over random, SPT {n} epochs"] for n in ("2 of 4", "18 of 20")]
+    assert starts == ["+" + early, "+" + late]
+    sizes = {(row[1], row[2].split(" ")[0]) for row in pages[1] if len(row) == 6}
     (dial,) = re.findall(r"K = 5 loses (\S+) points, .*? loses (\S+) \[", README)
     assert {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
 
