@@ -183,7 +183,7 @@ def sentence_table(judged):
         answers = [one.answer.replace("better", "yes") for one in rows]
         counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in AS_THERE if answer in answers)
         ends = [
-            f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(' (entered when known)')}"
+            f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(ENTERED)}"
             for one in (rows[0], rows[-1])
         ]
         lines.append([f"{who}: {said}", in_paper(rows), counts, *ends])
@@ -289,17 +289,19 @@ def fields_of(judged):
 
 
 def show(judged):
-    """Print a row in at most 80 columns, its words in as many lines as they need."""
+    """Print a row in at most 80 columns, its words last."""
     words, paper, *_ = fields_of(judged)
-    words += " [none]" * bool(judged.marks["nothing restored"])
-    whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
-    first, *rest = (line.replace("\xa0", " ") for line in textwrap.wrap(whole, WIDTH, subsequent_indent="  "))
+    words = words.replace(ENTERED, " †") + " [none]" * bool(judged.marks["nothing restored"])
     here = in_numbers(judged) if judged.seeds else ""
     here = f" {here}" if here[2:3] == "." else here  # +4.9 stands below +11.2
-    print(f"{first:{WIDTH}} {here:20} {paper:6} {judged.answer}".rstrip(), *rest, sep="\n")
+    before = f"{SHORT_OF.get(judged.answer, judged.answer):6} {here:20} {paper:6} "
+    whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
+    lines = textwrap.fill(whole, 80, initial_indent=before, subsequent_indent=" " * len(before))
+    print(lines.replace("\xa0", " "))
 
 
-WIDTH = 36  # of a row's words, in letters
+ENTERED = " (entered when known)"
+SHORT_OF = {FEW: "few", records.NOT_RUN: "none"}
 RULE = (  # that of docs/claims.md, by the interval
     "yes: it has the paper's sign (how large the gap is, is not tested)",
     f"no: it has the other sign, or lies within ±{GAP:g} around 0",
@@ -313,10 +315,12 @@ between two mini models, most of them not trained to their end, beside what a
 paper has of it.
 """
 MEANINGS = f"""\
-    expected   the paper's gap at full size; > 0, < 0, ≈ 0: its words alone
-    °          one model learnt no order, or both: at most {GAP:g} points above a bag
-               of symbols (K = 1)
-    [none]     a pretraining learnt nothing
+    paper    its gap at full size; > 0, < 0, ≈ 0: its words alone
+    °        one model learnt no order, or both: at most {GAP:g} points above a bag of
+             symbols (K = 1)
+    †        the row was entered when its runs were known
+    [none]   a pretraining learnt nothing
+    few      a model has fewer than {SEEDS} seeds
     narrows, shrinks, more, less: a difference of two gaps
     our pairing: the paper does not put these two side by side
 """
@@ -327,7 +331,7 @@ def show_rows(judged):
     print(f"{ROWS}\n{tally(judged, 80)}\n")
     tables.print_list("Is a row as said? By its interval, in points:", RULE)
     print(MEANINGS)
-    print(f"{'':{WIDTH}} {' here [95 %]':19} expected as said?\n")
+    print(f"{'said?':6} {' here [95 %]':20} paper\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
         for one in group:

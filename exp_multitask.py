@@ -12,8 +12,8 @@ are corrupted (30 % of the bytes) and a second head restores them while the firs
 Transformer with rotary positions averages 85.69 % with them (64.98 % with --no-techniques: a row that is
 inferred, see exp_positional), MEGA 86.25 % without, and MEGA gains nothing.
 
-"mega" is Ma et al.'s block. The paper's own row, MEGA ‡, is another model: its public code puts an attention
-behind a moving average into the Transformer's layer. That is "ema-attention".
+"mega" is Ma et al.'s block. The paper's own row, "paper A's MEGA" here, is another model: its public code
+puts an attention behind a moving average into the Transformer's layer. That is "ema-attention".
 
 Paper A: "You Can Train from Scratch: Further Discussion on the Long Range Arena" (OpenReview YuFUUcSUgx).
 """
