@@ -109,13 +109,13 @@ NOTE = (
 def plot(found, path):
     """A line a task: chance, LRA's own Transformers as a band; above the line ours, below it S4 and the
     papers' best, and A's own S4, so that none hides another."""
-    figure, (axis,) = tables.panels([TITLE], (8, 5.2))
+    figure, (axis,) = tables.panels([TITLE], (8, 4.6))
     tasks = list(dict.fromkeys(task for task, *_ in found))
     style, names = dict(linestyle="none", zorder=3), []
     for y, task in enumerate(tasks):
         band, s4, own, best = published(task)
         axis.barh(y, max(band) - min(band), left=min(band), height=0.3, color="0.85",
-                  label="Transformers of LRA's table (Text: 1,000 bytes)")  # fmt: skip
+                  label="LRA's Transformers (Text: 1,000 bytes)")  # fmt: skip
         ours, theirs = y - 0.14, y + 0.14
         axis.plot(s4, theirs, "s", color=tables.BLUE, label="S4 (Gu et al.)", markersize=8, **style)
         look = dict(color=tables.BLUE, markerfacecolor="white", markersize=6, **style)
@@ -150,7 +150,7 @@ def plot(found, path):
                 other,
                 ours,
                 marker,
-                label="the same rule, the root's sum guessed",
+                label="the same rule, root sums guessed",
                 markerfacecolor="white",
                 **look,
             )

@@ -80,7 +80,7 @@ def test_the_picture_has_the_numbers_of_the_table(found, monkeypatch, tmp_path):
         assert dots[floors.BEST][y] == (best, y + 0.14)
         bar = axis.patches[y]
         assert (bar.get_x(), bar.get_width()) == pytest.approx((low, high - low))
-    assert dots["the same rule, the root's sum guessed"] == [(75, 2 - 0.14)]
+    assert dots["the same rule, root sums guessed"] == [(75, 2 - 0.14)]
     ends = [bar.lines[2][0].get_segments()[0][:, 0] for bar in axis.containers if hasattr(bar, "has_xerr")]
     assert ends[0] == pytest.approx([60 - 0.49, 60 + 0.49], abs=0.01)
     names = [label.get_text().split("\n")[0] for label in axis.get_yticklabels()]
