@@ -26,7 +26,7 @@ ROWS = rule.read_rows(TSV, PRINTED)
 MINI = rule.read(None)
 PAIRS = [rule.judge(row, MINI) for row in claims.all_pairs(PRINTED, MINI)]
 # Rows without runs so far.
-COMING = set()
+COMING = {"augment-108"}
 
 # ------------------------------------------------------------------------------------------ by hand
 
@@ -125,7 +125,8 @@ def test_quantiles_are_those_of_the_density():
 # What A's tables print, typed from the paper.
 TYPED = {"text-30": 89.33 - 88.96, "text-10": 89.33 - 88.96, "image-31": 79.84 - 46.63}
 TYPED |= {"image-11": 64.47 - 46.63, "listops-31": 52.93 - 45.24, "listops-11": 50.59 - 45.24}
-TYPED |= {"denoising": 90.33 - 69.73, "augment": 88.15 - 58.84, "flips": 88.15 - 58.84}
+TYPED |= {"denoising": 90.33 - 69.73, "flips": 88.15 - 58.84}
+TYPED |= {f"augment{n}": 88.15 - 58.84 for n in ("", "-108")}
 TYPED |= {f"shuffling{n}": 62.90 - 43.90 for n in ("", "-40", "-12000", "-3000")}
 TYPED |= {f"image{n}-s4": 89.89 - 89.59 for n in ("", "-12")} | {"text-s4": 89.94 - 91.01}
 TYPED |= {f"image{n}": 89.89 - 85.53 for n in ("-s5", "-12-s5", "-12-s5-augment")}
