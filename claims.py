@@ -174,32 +174,40 @@ MAIN = {  # sentences, in short, of README's table
 
 
 def sentence_table(judged):
-    """README's table of the papers' main sentences, as text: of the rows of two models that test each, how
-    often it came as said, and the ends."""
+    """README's table of the papers' main sentences, as text: how often the rows of each came as said, and
+    the largest gap of those that did and of those that did not."""
     lines = []
     for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
         rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said)]
-        rows = sorted((one for one in rows if of_two(one)), key=lambda one: one.numbers[0])
-        answers = [one.answer.replace("better", "yes") for one in rows]
-        counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in AS_THERE if answer in answers)
-        ends = [
-            f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(ENTERED)}"
-            for one in (rows[0], rows[-1])
-        ]
+        answers = [one.answer for one in rows]
+        counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in ANSWERS if answer in answers)
+        ends = (largest(one for one in rows if one.answer in those) for those in (("yes", "better"), ("no",)))
         lines.append([f"{who}: {said}", in_paper(rows), counts, *ends])
-    return tables.markdown(["what the paper says", "paper", "as said?", "least here", "most here"], lines)
+    header = [
+        "what the paper says",
+        "paper",
+        "did it come?",
+        "the largest that did",
+        "the largest that did not",
+    ]
+    return tables.markdown(header, lines)
 
 
-def of_two(judged):
-    """Whether a row is read, and the gap between two models: no difference of two gaps."""
-    return judged.answer in ANSWERS and len(judged.row.cells) == 2
+def largest(rows):
+    """ "+7.5 Image: gMLP over S4": of rows of two models that with the largest gap, "" for none."""
+    if not (rows := [one for one in rows if len(one.row.cells) == 2]):
+        return ""
+    one = max(rows, key=lambda one: abs(one.numbers[0]))
+    return f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(ENTERED)}"
 
 
 def in_paper(rows):
     """ "+19.00 to +29.31": the paper's gaps of some rows; without any what it says in words."""
     gaps = {one.row.expected for one in rows}
     printed = gaps - {0, math.inf, -math.inf}
-    return tables.least_to_most(printed, tables.gap_in_words) if printed else tables.gap_in_words(max(gaps))
+    if printed:
+        return tables.least_to_most(printed, tables.gap_in_words)
+    return " or ".join(tables.gap_in_words(gap) for gap in sorted(gaps))
 
 
 def in_numbers(judged):
@@ -305,9 +313,9 @@ SHORT_OF = {FEW: "few", records.NOT_RUN: "none"}
 RULE = (  # that of docs/claims.md, by the interval
     "yes: it has the paper's sign (how large the gap is, is not tested)",
     f"no: it has the other sign, or lies within ±{GAP:g} around 0",
-    "open: it does not tell, or neither model learnt an order",
+    "open: it leaves both possible, or neither model learnt an order",
     f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on the "
-    "side that suits the paper's sentence)",
+    f"side that suits the paper's sentence), open if it reaches over an end of ±{GAP:g}",
 )
 ROWS = """\
 How often is it as the papers say, at the mini tier? Each row below is a gap

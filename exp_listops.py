@@ -333,14 +333,14 @@ LEGEND = """\
              learns nothing from the training examples; a prefix takes from them
              what it does not see. ±: the standard error by the size of the test
              set
-    known, guessed: a sum at the root
+    computed, guessed: a sum at the root
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
-    always 0 the paper's rule; at the mini tier another answer is the commonest
     greedy   the answer that the root's operation has most often; of SM a random
              digit (in the reports of networks the commonest one)
-    guessed  by the operation: MIN 0, MAX 9, MED 4; of SM a random digit. Nested
-             sums within a window are worked out.
+    guessed  a long argument: by its operation, MIN 0, MAX 9, MED 4, of SM a
+             random digit; a sum at the root: a random digit. Sums within a
+             window are worked out.
 """
 
 
@@ -387,7 +387,7 @@ def print_ranges(groups, tier, everything):
         for rule, sm in product(SIZES, SM):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
-                found.append(f"a {rule} from {start} on, the sum at the root {sm}")
+                found.append(f"a {rule} from {start} on, sums at the root {OF_ROOT[sm]}")
         tables.print_list(f"Level with the best network ({name}, {network:.2f} on test), or ahead:", found)
         words = (
             "A rule is judged by the training examples: they are more, so its error is {:.1f} points, and "
@@ -400,11 +400,17 @@ def print_ranges(groups, tier, everything):
             here = (groups.get((rule, size, sm)) for sm in SM)
             rows.append([f"{size:,}", *(number for group in here for number in of_both(group))])
         if rows:
+            if rule == data.FLOORS["listops"]["cell"]["rule"]:
+                W = data.FLOORS["listops"]["cell"]["W"]
+                words += f' The reports of networks have W = {W}, computed, as "no network".'
             print(textwrap.fill(words, 80) + "\n")
-            tables.print_table([SIZES[rule], *(f"{sm}, {part}" for sm in SM for part in PARTS)], rows)
+            tables.print_table(
+                [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in PARTS)], rows
+            )
 
 
 PARTS = "train", "test"
+OF_ROOT = dict(known="computed", guessed="guessed")  # the sum at the root
 
 
 def of_both(group):

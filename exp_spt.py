@@ -782,6 +782,7 @@ class Arm(NamedTuple):
 
 
 BUDGETS = """\
+SPT is self-pretraining: a model first restores its inputs, then learns labels.
 18+2: 18 epochs of SPT, then 2 of labels. From scratch a model has labels in all
 20; the epoch that validates best counts.
 """
@@ -877,6 +878,7 @@ def print_questions(questions):
     for question, gaps in questions.items():
         if any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")
+            tables.print_in_short(gaps, data.TITLES, heading="")
         tables.print_leads(gaps, data.TITLES)
 
 
@@ -1006,7 +1008,7 @@ def print_recipe(plain, shown, found, searched, short):
     rules = {"bag of symbols": tables.bag_of(found[0]) if tier == "mini" else []}
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
-    words = best_epochs(shown, plain) * (not short) + words
+    words = best_epochs(shown, plain, short) + words
     if not short:
         words = about_runs(found, searched) + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm, short)
@@ -1083,16 +1085,16 @@ def about_runs(found, searched):
     return f"{words} A run takes {tables.least_to_most(costs, common.hours)}."
 
 
-def best_epochs(shown, cells):
+def best_epochs(shown, cells, short):
     """A sentence: when did each model of some rows, their variants left out, validate best from scratch, in
-    its longest training? And was that in a shorter one the same checkpoint?"""
+    its longest training? And was that in a shorter one the same checkpoint? short: the last alone."""
     groups = (scratch_of(cells, arm) for arm in shown if not arm.details())
     known = [group for group in groups if group and "best_epoch" in group[0]]
 
     def best(group):
         return [(r["best_epoch"], r["test_acc"]) for r in group]
 
-    words = []
+    words, alike = [], []
     for model, groups in records.grouped(known, lambda group: group[0]["model"]).items():
         last = max(groups, key=lambda group: total(group[0]))
         same = {total(group[0]) for group in groups if best(group) == best(last)} - {total(last[0])}
@@ -1100,6 +1102,12 @@ def best_epochs(shown, cells):
         epochs = " and of ".join([f"{total(last[0])}", *also])
         at = ", ".join(str(epoch) for epoch, _ in best(last))
         words.append(f"{SHORT_NAMES[model]} {at} of {epochs}")
+        best_of = (
+            f"From scratch the best of {SHORT_NAMES[model]}'s {total(last[0])} epochs are among the first"
+        )
+        alike += [f" {best_of} {n}." for n in same]
+    if short:
+        return "".join(alike)
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""
 
 

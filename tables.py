@@ -169,13 +169,14 @@ def marked(group, digits=None):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    f"standard error over {records.SEEDS} seeds, or over the number in brackets, see docs/claims.md; "
-    "accuracies on test in %, gaps of unrounded numbers"
+    f"standard error of {records.SEEDS} seeds, or of the number in brackets: the largest of three estimates "
+    "(docs/claims.md); accuracies on test in %, gaps of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-MORE = "Recipes, shorter trainings, further rows: --all-tiers\n"
+SHORTLY = "In short, by the longest trainings (no gap shows: the interval has 0 inside):"
+MORE = "Recipes, other trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report
@@ -268,6 +269,7 @@ def report(
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if tier == "mini":
+                print_in_short(gaps, titles)
                 print_leads(told(gaps) if shortly and not yours else gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -558,6 +560,22 @@ class Gap(NamedTuple):
         said = self.kind or self.groups[0][0]["changes"].keys() & {"epochs", "steps"}
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
 
+    @property
+    def sides(self):
+        """ "ahead, as in the paper", "no gap shows (in the paper ahead)": by the interval."""
+        low, high = self.interval
+        here = "ahead" if low > 0 else "behind" if high < 0 else "no gap shows"
+        there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
+        if all(map(at_bag, self.groups)):
+            return f"neither learnt an order (in the paper {there})"
+        return f"{here}, as in the paper" if here == there else f"{here} (in the paper {there})"
+
+    def at(self, titles):
+        """ "Text (masked)", "Image (A's augmentation)": its task, kind, and technique if not the table's."""
+        technique = self.groups[0][0]["changes"].get("technique")
+        kinds = ", ".join(filter(None, [self.kind, records.TECHNIQUES.get(technique, technique)]))
+        return self.where(titles) + f" ({kinds})" * bool(kinds)
+
     def where(self, titles):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
         return titles[self.task] + ", an easy level" * ((self.tier, self.task) in OTHER_TASK)
@@ -625,6 +643,19 @@ def gap_in_words(points):
     if points is None or points == math.inf:
         return "" if points is None else "> 0"
     return f"{points:+.2f}" if points else "≈ 0"
+
+
+def print_in_short(gaps, titles, heading=SHORTLY):
+    """A line a name of told Gaps of the mini tier, {name: [Gap]}: on which side of 0 lies that of the longest
+    training on each task, and the paper's?"""
+    lines = []
+    for name, of_lead in told(gaps).items():
+        places = records.grouped(of_lead, lambda gap: gap.at(titles))
+        longest = [max(of, key=lambda gap: gap.epochs) for of in places.values()]
+        sides = records.grouped(longest, lambda gap: gap.sides)
+        words = (f"on {listed([gap.at(titles) for gap in of])} {side}" for side, of in sides.items())
+        lines.append(f"{name}: {'; '.join(words)}")
+    print_list(heading, [line for line in lines if not line.endswith(": ")])
 
 
 def print_leads(gaps, titles):

@@ -417,7 +417,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
     known, guessed = "sum at the root known", "sum at the root guessed"
-    header = [f"{sm}, {part}" for sm in ("known", "guessed") for part in ("train", "test")]
+    header = [f"{sm}, {part}" for sm in ("computed", "guessed") for part in ("train", "test")]
     at = table.index(["W", *header]) + 2
     assert table[at : at + 3] == [
         ["0", "58.0", "59.0", "", ""],
@@ -429,8 +429,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     one_line = " ".join(said.split())
     good = "Level with the best network ({} on test), or ahead: "
     for network, level, sizes in (("MEGA, 63.14", 2.18, (16, 16)), ("Transformer, 89.50", 1.94, (8,))):
-        said = zip(("known", "guessed"), sizes)
-        found = " ".join(f"- a window from W = {W} on, the sum at the root {sm}" for sm, W in said)
+        said = zip(("computed", "guessed"), sizes)
+        found = " ".join(f"- a window from W = {W} on, sums at the root {sm}" for sm, W in said)
         at = one_line.index(good.format(network) + found + " A rule is judged")  # a prefix of 64 is behind
         assert f"Level: within two errors of the difference, {level} points." in one_line[at:]
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}

@@ -581,7 +581,7 @@ def test_mini_runs_of_another_script_need_one_of_this_on_their_task(reported):
         assert {*tables.get(SMALL, {})} & {*TITLES.values()} == shown
 
 
-LEFT_OUT = "Recipes, shorter trainings, further rows: --all-tiers\n"
+LEFT_OUT = "Recipes, other trainings, further rows: --all-tiers\n"
 
 
 def test_changed_recipes_of_few_seeds_or_examples_are_left_to_all_tiers_unless_they_are_yours(reported):
@@ -709,6 +709,7 @@ def test_a_mini_gap_has_its_interval_and_those_of_the_paper_are_told(reported, m
     for name in ("wide", "of words"):
         rows = [*tables[SMALL][f"how far ahead, in points; {name}"]]
         assert rows == ["Text, 4 epochs", "Text, 2 epochs", "Text, 9 epochs"]
+        assert f"- {name}: on Text no gap shows (in the paper level)\n" in out
     assert "how far ahead, in points; nowhere" not in tables[SMALL]
     assert "how far ahead" not in reported([], ours, leads=leads)[1]  # a report of full size
     # With the rows exchanged it is behind.
@@ -718,6 +719,14 @@ def test_a_mini_gap_has_its_interval_and_those_of_the_paper_are_told(reported, m
     for name, gap in (("wide", "+10.0 [9.0, 11.0]"), ("narrow", "-10.0 [-11.0, -9.0]")):  # t: 2.45
         (cells,) = tables[SMALL][f"how far ahead, in points; {name}"].values()
         assert cells[0] == gap
+    points = {"more": 4.0, "less": -4.0, "there": math.inf, "within": 1.9}
+    _, out = reported([], first, "--mini", leads={name: ("K=31", "K=5", n) for name, n in points.items()})
+    said = re.findall(r"^- (\w+): on Text (.*)\n", out, re.MULTILINE)
+    assert dict(said) == {
+        **dict.fromkeys(("more", "there"), "ahead, as in the paper"),
+        "less": "ahead (in the paper behind)",
+        "within": "ahead (in the paper level)",
+    }
     # As mini Pathfinder, which is not the paper's task: its table says nothing of it.
     wide = {"wide": ("K=31", "K=5", ("K=31", "K=5")), "of words": ("K=31", "K=5", math.inf)}
     monkeypatch.setattr("tables.OTHER_TASK", {("mini", "text")})
