@@ -55,6 +55,15 @@ def test_the_papers_numbers(task):
     assert len(band) == 11 and (min(band), max(band), *rest) == PAPERS[task]
 
 
+def test_the_first_line_says_which_rules_are_as_good_as_the_best(found):
+    """Text 60 of 91, Image 70 of 90, ListOps 80 of 63, Pathfinder 90 of 97; then Text 0.5 points behind, of
+    which two errors are 0.8."""
+    words = "Beside the best network: behind on Text, Image and Pathfinder; ahead on ListOps."
+    assert floors.in_short(found) == words and words in " ".join(floors.listed(found).split())
+    found[0][-1]["test_acc"] = 0.905
+    assert floors.in_short(found[:2]) == "Beside the best network: level on Text; behind on Image."
+
+
 def test_the_table_has_the_accuracy_of_each_rule(found):
     """By hand: sqrt(.6 * .4 / 10,000) = .49 points."""
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in floors.table(found).splitlines()]
