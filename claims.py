@@ -164,52 +164,6 @@ def tally(judged, width):
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
 
 
-MAIN = {  # sentences, in short, of README's table
-    "A": (
-        *("K = 5 is enough for Text", "without techniques accuracy drops", "gMLP against S4 and S5"),
-        *("rotary is best, learned is worst", "as good as SPT without pretraining"),
-    ),
-    "B": ("SPT helps", "after SPT Transformers are near S4", "after SPT the start hardly matters"),
-}
-
-
-def sentence_table(judged):
-    """README's table of the papers' main sentences, as text: how often the rows of each came as said, and
-    the largest gap of those that did and of those that did not."""
-    lines = []
-    for who, said in [(who, said) for who, sentences in MAIN.items() for said in sentences]:
-        rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, said)]
-        answers = [one.answer for one in rows]
-        counts = ", ".join(f"{answers.count(answer)} {answer}" for answer in ANSWERS if answer in answers)
-        ends = (largest(one for one in rows if one.answer in those) for those in (("yes", "better"), ("no",)))
-        lines.append([f"{who}: {said}", in_paper(rows), counts, *ends])
-    header = [
-        "what the paper says",
-        "paper",
-        "did it come?",
-        "the largest that did",
-        "the largest that did not",
-    ]
-    return tables.markdown(header, lines)
-
-
-def largest(rows):
-    """ "+7.5 Image: gMLP over S4": of rows of two models that with the largest gap, "" for none."""
-    if not (rows := [one for one in rows if len(one.row.cells) == 2]):
-        return ""
-    one = max(rows, key=lambda one: abs(one.numbers[0]))
-    return f"{tables.signed(one.numbers[0])} {one.row.words.removesuffix(ENTERED)}"
-
-
-def in_paper(rows):
-    """ "+19.00 to +29.31": the paper's gaps of some rows; without any what it says in words."""
-    gaps = {one.row.expected for one in rows}
-    printed = gaps - {0, math.inf, -math.inf}
-    if printed:
-        return tables.least_to_most(printed, tables.gap_in_words)
-    return " or ".join(tables.gap_in_words(gap) for gap in sorted(gaps))
-
-
 def in_numbers(judged):
     """ "+4.9° [3.4, 6.5]": the points of a row, whether one of its models is at the bag, the interval."""
     points, _, low, high = judged.numbers
@@ -292,7 +246,10 @@ def fields_of(judged):
     directions = {None: "", math.inf: "> 0", -math.inf: "< 0", 0: "≈ 0"}
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
-    reading = ": ".join(dict.fromkeys([judged.answer, judged.reading]))  # "yes: level", "open"
+    of_pair = isinstance(judged.row.heading, str) and expected <= GAP  # of which no sign is expected
+    reading = ": ".join(
+        dict.fromkeys([judged.answer] * (not of_pair) + [judged.reading])
+    )  # "yes: level", "open"
     return [judged.row.words, paper, here, interval, reading, "; ".join(marks)]
 
 
@@ -312,7 +269,7 @@ ENTERED = " (entered when known)"
 SHORT_OF = {FEW: "few", records.NOT_RUN: "none"}
 RULE = (  # that of docs/claims.md, by the interval
     "yes: it has the paper's sign (how large the gap is, is not tested)",
-    f"no: it has the other sign, or lies within ±{GAP:g} around 0",
+    f"no: it has the other sign, or has 0 inside and lies within ±{GAP:g}",
     "open: it leaves both possible, or neither model learnt an order",
     f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on the "
     f"side that suits the paper's sentence), open if it reaches over an end of ±{GAP:g}",
@@ -328,7 +285,7 @@ MEANINGS = f"""\
              symbols (K = 1)
     †        the row was entered when its runs were known
     [none]   a pretraining learnt nothing
-    few      a model has fewer than {SEEDS} seeds
+    few      a model has fewer than {SEEDS} seeds; none: not run; empty: nothing said
     narrows, shrinks, more, less: a difference of two gaps
     our pairing: the paper does not put these two side by side
 """
@@ -336,8 +293,9 @@ MEANINGS = f"""\
 
 def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
-    print(f"{ROWS}\n{tally(judged, 80)}\n")
-    tables.print_list("Is a row as said? By its interval, in points:", RULE)
+    print(ROWS)
+    tables.print_list("Did it come as said? By its interval, in points:", RULE)
+    print(f"{tally(judged, 80)}\n")
     print(MEANINGS)
     print(f"{'said?':6} {' here [95 %]':20} paper\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
@@ -495,8 +453,7 @@ def main(argv=None):
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")
-            for table in (count_table(pairs), sentence_table(judged)):
-                write_table(ROOT / "README.md", table)
+            write_table(ROOT / "README.md", count_table(pairs))
             report_of(exp_ngrams, "--task", "text", figures=FIGURES)
             floors.plot(floors.floors(), floors.FIGURE)
         if apart(pairs) and (args.write or args.out):

@@ -323,7 +323,8 @@ def predictions(model, task, split, args):
 
 RANGES = {
     "window": "A window works out each argument of the root that has at most W symbols, wherever it stands. "
-    "It guesses longer ones. With W = 0 it is the top level exact.",
+    "It guesses longer ones. With W = 0 it is the top level exact. (The reports of networks have W = "
+    f'{data.FLOORS["listops"]["cell"]["W"]}, sums computed, as "no network".)',
     "prefix": "A prefix sees the first P symbols. The rest is drawn from the training examples, many times, "
     "and the most frequent answer is given.",
 }
@@ -382,6 +383,8 @@ def print_ranges(groups, tier, everything):
         return records.side(train_percent(group) - network, error) if name else ""
 
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
+    shown = {rule for rule, *_ in groups}
+    tables.print_list("", [words for rule, words in RANGES.items() if rule in shown])
     if name:
         good, found = [place for place, group in groups.items() if side(group) != "behind"], []
         for rule, sm in product(SIZES, SM):
@@ -394,16 +397,12 @@ def print_ranges(groups, tier, everything):
         )
         words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
         print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
-    for rule, words in RANGES.items():
+    for rule in RANGES:
         rows = []
         for size in sizes_of(groups, rule, everything):
             here = (groups.get((rule, size, sm)) for sm in SM)
             rows.append([f"{size:,}", *(number for group in here for number in of_both(group))])
         if rows:
-            if rule == data.FLOORS["listops"]["cell"]["rule"]:
-                W = data.FLOORS["listops"]["cell"]["W"]
-                words += f' The reports of networks have W = {W}, computed, as "no network".'
-            print(textwrap.fill(words, 80) + "\n")
             tables.print_table(
                 [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in PARTS)], rows
             )

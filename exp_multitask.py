@@ -242,6 +242,7 @@ MEANINGS = {
     "Transformer": "with rotary positions (exp_spt.py's has sinusoidal ones); without techniques its paper's "
     "numbers are our reading of A's scrambled Table 4",
     "A's augmentation": "of Image; the mini tier's recipe has flips",
+    "SPT": "self-pretraining, of paper B",
     "MEGA": "the block of Ma et al.; A prints it without techniques",
     "paper A's MEGA": "the block of A's code, an attention behind a moving average; A prints it with "
     "techniques",

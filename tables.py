@@ -169,13 +169,16 @@ def marked(group, digits=None):
 # ------------------------------------------------------------------------------------------ the report
 
 NUMBERS = (
-    f"standard error of {records.SEEDS} seeds, or of the number in brackets: the largest of three estimates "
-    "(docs/claims.md); accuracies on test in %, gaps of unrounded numbers"
+    f"standard error of {records.SEEDS} seeds, or of the number in brackets (how: docs/claims.md); "
+    "accuracies on test in %, gaps of unrounded numbers"
 )
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORTLY = "In short, by the longest trainings (no gap shows: the interval has 0 inside):"
+SHORTLY = (
+    f"In short, by the longest trainings (level: the interval lies within ±{GAP:g} points; undecided: it "
+    "leaves more than one answer):"
+)
 MORE = "Recipes, other trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -562,12 +565,18 @@ class Gap(NamedTuple):
 
     @property
     def sides(self):
-        """ "ahead, as in the paper", "no gap shows (in the paper ahead)": by the interval."""
-        low, high = self.interval
-        here = "ahead" if low > 0 else "behind" if high < 0 else "no gap shows"
+        """ "ahead, as in the paper", "level (in the paper ahead)", "undecided (...)": see read_interval."""
         there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
-        if all(map(at_bag, self.groups)):
-            return f"neither learnt an order (in the paper {there})"
+        reading = records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
+        turned = {"ahead": "behind", "behind": "ahead"}
+        words = {
+            records.SAME: there,
+            records.OPPOSITE: turned.get(there),
+            records.BAG: "neither learnt an order",
+        }
+        words |= dict.fromkeys((records.NO_GAP, records.EQUAL), "level")
+        words |= {records.AHEAD: "ahead", records.BEHIND: "behind"}
+        here = words.get(reading, "undecided")
         return f"{here}, as in the paper" if here == there else f"{here} (in the paper {there})"
 
     def at(self, titles):

@@ -709,7 +709,7 @@ def test_a_mini_gap_has_its_interval_and_those_of_the_paper_are_told(reported, m
     for name in ("wide", "of words"):
         rows = [*tables[SMALL][f"how far ahead, in points; {name}"]]
         assert rows == ["Text, 4 epochs", "Text, 2 epochs", "Text, 9 epochs"]
-        assert f"- {name}: on Text no gap shows (in the paper level)\n" in out
+        assert f"- {name}: on Text level, as in the paper\n" in out
     assert "how far ahead, in points; nowhere" not in tables[SMALL]
     assert "how far ahead" not in reported([], ours, leads=leads)[1]  # a report of full size
     # With the rows exchanged it is behind.
