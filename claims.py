@@ -84,18 +84,17 @@ def by_size(pairs):
 
 
 def count_table(pairs):
-    """What the mini tier is worth, as a table: how many of the pairs, Judged, whose gap in the paper is above
-    GAP have which answer."""
+    """What the mini tier is worth, as a table: how many of the pairs, Judged, have which answer."""
+    sizes = f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points", f"at most {GAP:g} points"
     lines = []
-    for name, part in zip((f"above {FAR:g} points", f"{GAP:g} to {FAR:g} points"), by_size(pairs)):
+    for name, part in zip(sizes, by_size(pairs)):
         answers = [pair.answer for pair in part]
         lines.append([name, len(part), *map(answers.count, AS_THERE)])
-    header = ["gap in the paper", "pairs", "the same sign", "other sign or no gap", "undecided"]
-    return tables.markdown(header, lines)
+    return tables.markdown(["gap in the paper", "pairs", "as in the paper", "not", "open"], lines)
 
 
 def count(pairs, width):
-    """The table of counts between the two sentences that it needs; lines of at most `width`."""
+    """The table of counts between the sentences that it needs; lines of at most `width`."""
     arms = {key for pair in pairs for _, key in pair.row.cells}
     alike = [pair for pair in by_size(pairs)[0] if pair.reading == SAME]
     bags = sum(bool(pair.marks["bag"]) for pair in alike)
@@ -105,27 +104,25 @@ def count(pairs, width):
         ends = tables.least_to_most(shares, "{:.0f}".format)
         size = f"; the gaps of these {len(alike)} are {ends} % as large as the paper's"
     before = (
-        f"All pairs of rows of one table that have {SEEDS} seeds each here, trained by its recipe (longer "
-        "trainings do not count): has their gap the sign of the paper's?"
+        "Two rows of one table of a paper: is their gap here as there? All pairs that have "
+        f"{SEEDS} seeds each, trained by their table's recipe (longer trainings do not count)."
     )
-    no = [pair for pair in pairs if pair.answer == "no"]
-    turned = "; ".join(pair.row.words for pair in apart(no))
-    larger = "; ".join(pair.row.words for pair in no if pair not in apart(no))
-    near = [pair.answer for pair in by_size(pairs)[2]]
-    within, beyond, still = map(near.count, AS_THERE)
-    close = (
-        f"No gap is an interval within ±{GAP:g}. Undecided are also pairs that are both at the bag: at most "
-        f"{GAP:g} points above K = 1, which sees no order. Of {len(near)} pairs within {GAP:g} points in the "
-        f"paper {within} are within ±{GAP:g} here, {beyond} beyond, and {still} undecided."
-    )
-    cases = {"Other sign or no gap": turned, f"Beyond ±{GAP:g}": larger}
-    cases = [f"{name}: {words}." for name, words in cases.items() if words]
+    kinds = [
+        f"as in the paper: the same sign; where the paper has at most {GAP:g} points, within ±{GAP:g}",
+        f"not: the other sign, or 0 inside and within ±{GAP:g}; where the paper has at most {GAP:g} points, "
+        f"beyond ±{GAP:g}",
+        f"open: the rest, and pairs that are both at the bag: at most {GAP:g} points above a bag of symbols, "
+        "which sees no order",
+    ]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
     )
-    before, *after = (textwrap.fill(words, width) for words in (before, close, *cases, after))
-    return "\n\n".join([before, count_table(pairs), *after])
+    turned = [f"{pair.row.words}: {in_numbers(pair)} (paper: {tables.gap_in_words(pair.row.expected)})"
+              for pair in pairs if pair.answer == "no"]  # fmt: skip
+    parts = [textwrap.fill(before, width), count_table(pairs), tables.bullets(kinds, width)]
+    parts += [f"Those that are not:\n\n{tables.bullets(turned, width)}"] * bool(turned)
+    return "\n\n".join([*parts, textwrap.fill(after, width)])
 
 
 def tally(judged, width):

@@ -525,7 +525,7 @@ def print_best(found, usual, cut=()):
             )
             print(textwrap.fill(f'{words}reports of networks have it as "no network".', 80) + "\n")
         where = "" if several else f" on {data.TITLES[large[0]['task']]}"
-        print(f"Points ahead of published networks{where}; n=6, and each table's best below:\n")
+        print(f"Points ahead of published networks{where}; n=6, and the tables' best:\n")
         tables.show(["", "% test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)
         if any("¹" in line[1] for line in lines):
             print("¹: level with always the same answer.\n")

@@ -260,8 +260,8 @@ MEANINGS = {
     "no techniques": "without A's training techniques: denoising on Text, flips on Image",
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
-    "°": "at the bag: at most 2 points above the bag of symbols in the same order, before both are rounded",
-    "keeps": "of its points over the bag in the own order, how many are left (not rounded before)",
+    "°": "at the bag: at most 2 points above the bag of symbols in the same order (not rounded before)",
+    "keeps": "of its points over the bag in the own order, how many are left",
     "apart": "--stride S sends former neighbours L / S apart, where an input has L positions: with S = 3 a "
     "model reads ABCDEF as ADBECF",
     "anywhere": "one random order for all examples",
@@ -371,9 +371,13 @@ def far_orders(name, tier, cells):
 
 
 def lead_over_bag(row, order, cells):
-    """How many points a model has more than a bag of symbols in the same order; None without one."""
+    """How many points a model has more than a bag of symbols in the same order, as the table has both; None
+    without one."""
     bag = bag_in(order, cells)
-    return records.difference(cells[row, order], bag)[0] if bag else None
+    model, other = (
+        round(100 * records.mean_and_error(group)[0], 1) if group else 0 for group in (cells[row, order], bag)
+    )
+    return model - other if bag else None
 
 
 def bag_in(order, cells):

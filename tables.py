@@ -175,10 +175,7 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORTLY = (
-    f"In short, by the longest trainings (level: the interval lies within ±{GAP:g} points; undecided: it "
-    "leaves more than one answer):"
-)
+SHORTLY = f"In short (level: within ±{GAP:g} points; maybe ahead: above 0, but perhaps level):"
 MORE = "Recipes, other trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -565,7 +562,7 @@ class Gap(NamedTuple):
 
     @property
     def sides(self):
-        """ "ahead, as in the paper", "level (in the paper ahead)", "undecided (...)": see read_interval."""
+        """(how it lies, whether as in the paper), as ("maybe ahead", False): by records.read_interval."""
         there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
         reading = records.read_interval(self.paper, *self.interval, all(map(at_bag, self.groups)))
         turned = {"ahead": "behind", "behind": "ahead"}
@@ -576,14 +573,13 @@ class Gap(NamedTuple):
         }
         words |= dict.fromkeys((records.NO_GAP, records.EQUAL), "level")
         words |= {records.AHEAD: "ahead", records.BEHIND: "behind"}
-        here = words.get(reading, "undecided")
-        return f"{here}, as in the paper" if here == there else f"{here} (in the paper {there})"
+        here = words.get(reading, reading)  # "maybe ahead", "maybe behind", "open"
+        return here, here == there
 
-    def at(self, titles):
-        """ "Text (masked)", "Image (A's augmentation)": its task, kind, and technique if not the table's."""
-        technique = self.groups[0][0]["changes"].get("technique")
-        kinds = ", ".join(filter(None, [self.kind, records.TECHNIQUES.get(technique, technique)]))
-        return self.where(titles) + f" ({kinds})" * bool(kinds)
+    @property
+    def training(self):
+        """ "masked, 4+4", "12 epochs, A's augmentation": its kind and what was changed in its recipe."""
+        return ", ".join(filter(None, [self.kind, self.length, self.words]))
 
     def where(self, titles):
         """Its task in words, "Pathfinder, an easy level" where the paper has another."""
@@ -656,15 +652,22 @@ def gap_in_words(points):
 
 def print_in_short(gaps, titles, heading=SHORTLY):
     """A line a name of told Gaps of the mini tier, {name: [Gap]}: on which side of 0 lies that of the longest
-    training on each task, and the paper's?"""
+    training of each task, kind and technique, and is that as in the paper, which has what?"""
     lines = []
     for name, of_lead in told(gaps).items():
-        places = records.grouped(of_lead, lambda gap: gap.at(titles))
-        longest = [max(of, key=lambda gap: gap.epochs) for of in places.values()]
-        sides = records.grouped(longest, lambda gap: gap.sides)
-        words = (f"on {listed([gap.at(titles) for gap in of])} {side}" for side, of in sides.items())
-        lines.append(f"{name}: {'; '.join(words)}")
-    print_list(heading, [line for line in lines if not line.endswith(": ")])
+        alike = records.grouped(
+            of_lead, lambda gap: (gap.task, gap.kind, gap.groups[0][0]["changes"].get("technique"))
+        )
+        sides = records.grouped(
+            (max(of, key=lambda gap: gap.epochs) for of in alike.values()), lambda gap: gap.sides
+        )
+        words = []
+        for (side, as_there), of in sides.items():
+            papers = ("" if as_there else f"; paper: {gap_in_words(gap.paper)}" for gap in of)
+            places = [f"{gap.where(titles)} ({gap.training}{paper})" for gap, paper in zip(of, papers)]
+            words.append(f"{side} on {listed(places)}{', as in the paper' * as_there}")
+        lines += [f"{name}: {'; '.join(words)}"] * bool(words)
+    print_list(heading, lines)
 
 
 def print_leads(gaps, titles):
@@ -673,7 +676,7 @@ def print_leads(gaps, titles):
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
-            label = ", ".join(filter(None, [gap.where(titles), gap.kind, gap.length, gap.words]))
+            label = ", ".join(filter(None, [gap.where(titles), gap.training]))
             rows += folded([label, gap.in_numbers, gap_in_words(gap.paper)])
         lines += under(name, rows)
     if lines:

@@ -121,15 +121,17 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     ]
     counts = [[row for row in rows if row[:1] in (["above 10 points"], ["2 to 10 points"])] for rows in pages]
     assert len(counts[0]) == 2 and counts[0] == counts[1]
-    bags = re.search(r"In (\d+) of the (\d+) one of the two models learnt no order", README).groups()
+    bags = re.search(r"of the (\d+) large ones (\d+) have a model that learnt no order", README).groups()
     claimed = " ".join(PAGES["claims"].split())
     assert (
-        "Of the {1} above 10 points with the same sign, {0} have one model at the bag".format(*bags)
-        in claimed
+        "Of the {} above 10 points with the same sign, {} have one model at the bag".format(*bags) in claimed
     )
-    points = {}
-    for words, paper, here, _, reading, _ in (row for row in pages[1] if len(row) == 6 and " to " in row[3]):
+    points, ends = {}, set()
+    for words, paper, here, interval, reading, _ in (
+        row for row in pages[1] if len(row) == 6 and " to " in row[3]
+    ):
         points[words.removesuffix(" (entered when known)")] = here.split(" ")[0]
+        ends.add((here.split(" ")[0].strip("+-"), interval))
         answer, _, why = reading.partition(": ")
         bare = not why and " over " in words and abs(float(paper[1:])) <= 2 if paper[1:2].isdigit() else False
         assert bare or answer in (ANSWERS.get(why or answer, answer), "better")  # a pair has no answer there
@@ -139,8 +141,10 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         rows = [row for row in known if (row.heading.who, row.heading.short) == (who, said)]
         words = {row.words.removesuffix(" (entered when known)") for row in rows}
         sizes = {points[name].strip("+-") for name in words & points.keys()}  # without what was not run
-        numbers = re.findall(r"\d+\.\d+", text)
+        numbers = re.findall(r"\d+\.\d+", re.sub(r"\[.*?\]", "", text))
         assert numbers and {*numbers} <= sizes, (said, {*numbers} - sizes)
+        for size, low, high in re.findall(r"(\d+\.\d+) \[(\S+), (\S+)\]", text):
+            assert (size, f"{float(low):+.1f} to {float(high):+.1f}") in ends, (said, size)
     assert len(bullets) == 8
     sizes = {(row[1], row[2].split(" ")[0]) for row in pages[1] if len(row) == 6}
     (dial,) = re.findall(r"K = 5 loses (\S+) points: .*? loses (\S+) \[", README)

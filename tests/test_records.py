@@ -709,7 +709,7 @@ def test_a_mini_gap_has_its_interval_and_those_of_the_paper_are_told(reported, m
     for name in ("wide", "of words"):
         rows = [*tables[SMALL][f"how far ahead, in points; {name}"]]
         assert rows == ["Text, 4 epochs", "Text, 2 epochs", "Text, 9 epochs"]
-        assert f"- {name}: on Text level, as in the paper\n" in out
+        assert f"- {name}: level on Text (9 epochs), as in the paper\n" in out
     assert "how far ahead, in points; nowhere" not in tables[SMALL]
     assert "how far ahead" not in reported([], ours, leads=leads)[1]  # a report of full size
     # With the rows exchanged it is behind.
@@ -721,11 +721,11 @@ def test_a_mini_gap_has_its_interval_and_those_of_the_paper_are_told(reported, m
         assert cells[0] == gap
     points = {"more": 4.0, "less": -4.0, "there": math.inf, "within": 1.9}
     _, out = reported([], first, "--mini", leads={name: ("K=31", "K=5", n) for name, n in points.items()})
-    said = re.findall(r"^- (\w+): on Text (.*)\n", out, re.MULTILINE)
+    said = re.findall(r"^- (\w+): (.*)\n", out, re.MULTILINE)
     assert dict(said) == {
-        **dict.fromkeys(("more", "there"), "ahead, as in the paper"),
-        "less": "ahead (in the paper behind)",
-        "within": "ahead (in the paper level)",
+        **dict.fromkeys(("more", "there"), "ahead on Text (4 epochs), as in the paper"),
+        "less": "ahead on Text (4 epochs; paper: -4.00)",
+        "within": "ahead on Text (4 epochs; paper: +1.90)",
     }
     # As mini Pathfinder, which is not the paper's task: its table says nothing of it.
     wide = {"wide": ("K=31", "K=5", ("K=31", "K=5")), "of words": ("K=31", "K=5", math.inf)}

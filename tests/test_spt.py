@@ -616,7 +616,7 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     monkeypatch.setattr(records, "RESULTS", tmp_path)  # of this repository's runs no variants
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path / "none")])
     printed = capsys.readouterr().out
-    assert "- S4, SPT over scratch: on Text (masked) ahead, as in the paper\n" in printed
+    assert "- S4, SPT over scratch: ahead on Text (masked, 6+2), as in the paper\n" in printed
     gaps = [row for row in printed.splitlines() if row.startswith("|   Text")]
     assert [row.split("|")[1].strip() for row in gaps] == [
         *("Text, masked, 2+2", "Text, masked, 2+2", "Text, masked, 6+2"),  # of sinusoidal, and of S4
