@@ -375,7 +375,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
-    accuracies in training and on test. everything: small sizes, too."""
+    accuracies in training. everything: on test, and of small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
 
@@ -397,14 +397,17 @@ def print_ranges(groups, tier, everything):
         )
         words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
         print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
+        if not everything:
+            print("Accuracies on the training examples in %; on test: --all-tiers.\n")
+    parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []
         for size in sizes_of(groups, rule, everything):
             here = (groups.get((rule, size, sm)) for sm in SM)
-            rows.append([f"{size:,}", *(number for group in here for number in of_both(group))])
+            rows.append([f"{size:,}", *(number for group in here for number in of_both(group)[: len(parts)])])
         if rows:
             tables.print_table(
-                [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in PARTS)], rows
+                [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in parts)], rows
             )
 
 

@@ -252,6 +252,7 @@ LEADS = {
     f"{model}, techniques over none": tables.Lead(model, f"{model}, no techniques")
     for model in ("Transformer", "MEGA", "paper A's MEGA")
 }
+LEADS["MEGA, no techniques, over Transformer"] = tables.Lead("MEGA, no techniques", "Transformer")
 
 
 def of_table_4(record):

@@ -787,7 +787,9 @@ SPT is self-pretraining: a model first restores its inputs, then learns labels.
 20; the epoch that validates best counts.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "≈ 0": "what B says in words: no difference",
+    "≈ 0": "what the paper says in words: no difference",
+    "level": f"the interval lies within ±{records.GAP:g} points",
+    "perhaps level": "0 is not in the interval, but a part of it lies within that",
     "> 0": "what B says in words: there is a gain",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -895,6 +897,10 @@ HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space (its structured matrix, or random numbers) still matter after SPT? "
 START += 'Paper B: structured parameterizations "become mostly redundant".'
+BOTH = (
+    'Are both losses at once as good, in as many steps? Paper A: "a comparable performance [...] without the '
+)
+BOTH += 'need for a pretraining phase".'
 NOT_LEVEL = """\
 In B's own table S4 from scratch is 12.65 points ahead of the sinusoidal
 Transformer after causal SPT, on Image; but the sentence says ≈ 0.
@@ -911,13 +917,13 @@ KINDS = COLUMNS | dict(none="from scratch")  # of gaps
 def gaps_of(by_task, short=False):
     """{question: {"S4 over rotary": [tables.Gap]}} of {task: cells_of}. short: without what was not
     pretrained, the variants of rows, and what SPT adds to a random start."""
-    gaps = {question: {} for question in (HELPS, AHEAD, START)}
+    gaps = {question: {} for question in (HELPS, AHEAD, START, BOTH)}
     for model, (task, cells), column in product(NAMES, by_task.items(), COLUMNS):
         for arm in (arm for arm in cells if arm.model == model and column in cells[arm]):
-            if short and (column not in WAYS or is_variant(arm, cells[arm])):
+            if short and (column == "none" or is_variant(arm, cells[arm])):
                 continue
             for question, name, other, said in rivals_of(cells, arm, column):
-                if not (short and question == HELPS and arm.rest.init == "random"):
+                if not (short and (said is None or question == HELPS and arm.rest.init == "random")):
                     gap = gap_of(said, task, arm, column, cells[arm][column], other)
                     gaps[question].setdefault(name, []).append(gap)
     return gaps
@@ -932,22 +938,27 @@ def gap_of(said, task, arm, column, group, other):
     """A tables.Gap: some records of a cell over others, beside the paper's numbers, else what it says."""
     rows = [Cell(r["model"], r["cell"]["objective"], arm.rest.init).row() for r in (group[0], other[0])]
     paper = None if is_variant(arm, {column: group}) else tables.paper_gap(rows, PAPER, TASKS, task)
-    if paper is None and column in WAYS:
-        paper = said
+    paper = said if paper is None else paper
     words = ", ".join([*arm.details(), *other_changes(group[0]), budget(group[0])])
     return tables.Gap(task, words, total(group[0]), (group, other), paper, KINDS[column])
 
 
 def rivals_of(cells, arm, column):
-    """[(question, name, records, what the paper says)]: what a cell is compared with."""
-    rivals = []
+    """[(question, name, records, what the paper says of it, or None)]: what a cell is compared with."""
+    rivals, known_as, pretrained = [], SHORT_NAMES[arm.model], column in WAYS
     if column != "none" and (scratch := scratch_of(cells, arm)):
-        rivals.append((HELPS, f"{SHORT_NAMES[arm.model]}, SPT over scratch", scratch, math.inf))
+        rivals.append((HELPS, f"{known_as}, SPT over scratch", scratch, math.inf if pretrained else None))
+    if column == "multitask":
+        for other in cells:  # equal steps
+            group = cells[other].get("masked")
+            if group and other.model == arm.model and not is_variant(other, cells[other]):
+                if total(group[0]) == total(cells[arm][column][0]):
+                    rivals.append((BOTH, f"{known_as}, both losses over masked SPT", group, 0.0))
     for name, lead in LEADS.items():
         rest = arm.rest._replace(**lead.twin)
         twin = arm._replace(model=rest.model, rest=rest)
         if arm.model == lead.model and twin != arm and column in cells.get(twin, {}):
-            rivals.append((lead.question, name, cells[twin][column], lead.said))
+            rivals.append((lead.question, name, cells[twin][column], lead.said if pretrained else None))
     return rivals
 
 
