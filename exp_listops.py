@@ -398,7 +398,13 @@ def print_ranges(groups, tier, everything):
         words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
         print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
         if not everything:
-            print("Accuracies on the training examples in %; on test: --all-tiers.\n")
+            W = data.FLOORS["listops"]["cell"]["W"]
+            both = [of_both(groups.get(("window", W, sm)))[-1] for sm in SM]
+            known = f" (with W = {W} {' and '.join(both)})" * all(both)
+            print(
+                textwrap.fill(f"Accuracies on the training examples in %; on test{known}: --all-tiers.", 80)
+                + "\n"
+            )
     parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []

@@ -306,7 +306,7 @@ def report(args):
 
 def print_not_run():
     """What stands in place of the dial at full size: its question and a command."""
-    print("### The dial: neighbours moved apart (full size: not run)\n")
+    print("### The dial: neighbours moved apart (not run; the mini tier in short)\n")
     print("Neighbours are moved apart: what does a model lose? No paper has such a table.\n")
     tables.print_first(__file__, "--task text --model conv --kernel 5 --stride 256 \\\n  --no-techniques")
     print("It moves neighbours 16 of 4,096 bytes apart. Our mini runs, in short:\n")

@@ -788,8 +788,6 @@ SPT is self-pretraining: a model first restores its inputs, then learns labels.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
     "≈ 0": "what the paper says in words: no difference",
-    "level": f"the interval lies within ±{records.GAP:g} points",
-    "perhaps level": "0 is not in the interval, but a part of it lies within that",
     "> 0": "what B says in words: there is a gain",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -858,7 +856,10 @@ def print_runs(whose, tier, found, searched, folded):
             print_beside(cells[task], task)
         else:
             print_table(title, shown[task], plain[task], accuracy)
-            print_both(title, shown[task])
+            print_both(
+                title,
+                {arm: rows for arm, rows in plain[task].items() if not (folded and is_variant(arm, rows))},
+            )
         if tier != "paper" and not folded:
             print_table(f"{title}, restored", shown[task], plain[task], restored)
         print_recipe(plain[task], shown[task], of_task, searched, folded)

@@ -175,9 +175,7 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORTLY = (
-    f"In short, by the intervals (level: all of it within ±{GAP:g} points; open: 0 is inside, and more):"
-)
+SHORTLY = "In short, by the intervals of the longest trainings:"
 MORE = "Recipes, other trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -187,6 +185,8 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips), three difficulty sets "
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
+    "level": f"the whole interval lies within ±{GAP:g} points; perhaps level: a part of it does",
+    "undecided": f"0 lies in the interval, and a part of it beyond ±{GAP:g} points",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
@@ -572,7 +572,7 @@ class Gap(NamedTuple):
         if -GAP <= low and high <= GAP:
             return "level", abs(self.paper) <= GAP
         if low <= 0 <= high:
-            return "open", False
+            return "undecided", False
         here = "ahead" if low > 0 else "behind"
         there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
         return here + ", perhaps level" * (min(abs(low), abs(high)) <= GAP), here == there
@@ -599,11 +599,6 @@ class Gap(NamedTuple):
     def few(self):
         """Whether one of both has too few seeds for a reading."""
         return self.seeds < records.SEEDS
-
-    @property
-    def fewer(self):
-        """Whether both were trained on fewer examples than the table's."""
-        return "limit" in self.groups[0][0]["changes"]
 
     @property
     def interval(self):
@@ -651,13 +646,16 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
+APART = "technique", "limit"  # changes of a recipe that are not a longer training
+
+
 def print_in_short(gaps, titles, heading=SHORTLY):
     """A line a name of told Gaps of the mini tier, {name: [Gap]}: on which side of 0 lies that of the longest
-    training of each task, kind and technique, and is that as in the paper, which has what?"""
+    training of each task and kind, and what is APART, and is that as in the paper, which has what?"""
     lines = []
     for name, of_lead in told(gaps).items():
         alike = records.grouped(
-            of_lead, lambda gap: (gap.task, gap.kind, gap.groups[0][0]["changes"].get("technique"))
+            of_lead, lambda gap: (gap.task, gap.kind, *map(gap.groups[0][0]["changes"].get, APART))
         )
         sides = records.grouped(
             (max(of, key=lambda gap: gap.epochs) for of in alike.values()), lambda gap: gap.side
@@ -702,11 +700,11 @@ def listed(words):
 
 
 def told(gaps):
-    """Of Gaps, {name: [Gap]}, those that the paper has, too, without those of few seeds or fewer examples:
-    what a report tells unless it is asked for more."""
+    """Of Gaps, {name: [Gap]}, those that the paper has, too, without those of few seeds: what a report tells
+    unless it is asked for more."""
 
     def is_told(gap):
-        return gap.paper is not None and not gap.few and not gap.fewer
+        return gap.paper is not None and not gap.few
 
     return {name: [gap for gap in of_lead if is_told(gap)] for name, of_lead in gaps.items()}
 
