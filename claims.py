@@ -117,7 +117,8 @@ def count(pairs, width):
     ]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
-        f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}."
+        f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}. "
+        "A's rows learned and no techniques (Table 4) are our reading: it is scrambled in our copy."
     )
     turned = [f"{pair.row.words}: {in_numbers(pair)} (paper: {tables.gap_in_words(pair.row.expected)})"
               for pair in pairs if pair.answer == "no"]  # fmt: skip

@@ -375,7 +375,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
-    accuracies in training. everything: on test, and of small sizes, too."""
+    accuracies on test. everything: in training, and of small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
 
@@ -398,13 +398,7 @@ def print_ranges(groups, tier, everything):
         words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
         print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
         if not everything:
-            W = data.FLOORS["listops"]["cell"]["W"]
-            both = [of_both(groups.get(("window", W, sm)))[-1] for sm in SM]
-            known = f" (with W = {W} {' and '.join(both)})" * all(both)
-            print(
-                textwrap.fill(f"Accuracies on the training examples in %; on test{known}: --all-tiers.", 80)
-                + "\n"
-            )
+            print("Accuracies on test in %; on the training examples: --all-tiers.\n")
     parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []
@@ -417,7 +411,7 @@ def print_ranges(groups, tier, everything):
             )
 
 
-PARTS = "train", "test"
+PARTS = "test", "train"
 OF_ROOT = dict(known="computed", guessed="guessed")  # the sum at the root
 
 
@@ -425,7 +419,7 @@ def of_both(group):
     """A rule's accuracies in PARTS, in percent; "" for no records."""
     if not group:
         return ["", ""]
-    return [f"{train_percent(group):.1f}", f"{100 * records.mean_and_error(group)[0]:.1f}"]
+    return [f"{100 * records.mean_and_error(group)[0]:.1f}", f"{train_percent(group):.1f}"]
 
 
 def sizes_of(groups, rule, everything=False):

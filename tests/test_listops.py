@@ -417,15 +417,15 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
     known, guessed = "sum at the root known", "sum at the root guessed"
-    header = [f"{sm}, {part}" for sm in ("computed", "guessed") for part in ("train", "test")]
+    header = [f"{sm}, {part}" for sm in ("computed", "guessed") for part in ("test", "train")]
     at = table.index(["W", *header]) + 2
     assert table[at : at + 3] == [
-        ["0", "58.0", "59.0", "", ""],
-        ["16", "63.0", "64.0", "62.9", "70.0"],
-        ["32", "65.4", "66.0", "62.9", "50.0"],
+        ["0", "59.0", "58.0", "", ""],
+        ["16", "64.0", "63.0", "70.0", "62.9"],
+        ["32", "66.0", "65.4", "50.0", "62.9"],
     ]
-    assert ["64", "43.0", "44.0"] in table
-    assert ["8", "90.0", "95.0"] in table  # of the mini tier
+    assert ["64", "44.0", "43.0"] in table
+    assert ["8", "95.0", "90.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
     good = "Level with the best network ({} on test), or ahead: "
     for network, level, sizes in (("MEGA, 63.14", 2.18, (16, 16)), ("Transformer, 89.50", 1.94, (8,))):
