@@ -390,15 +390,18 @@ def print_ranges(groups, tier, everything):
         for rule, sm in product(SIZES, SM):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
-                found.append(f"a {rule} from {start} on, sums at the root {OF_ROOT[sm]}")
+                accuracy = train_percent(groups[rule, min(sizes), sm])
+                found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums at the root {OF_ROOT[sm]}")
         tables.print_list(f"Level with the best network ({name}, {network:.2f} on test), or ahead:", found)
+        ours, test = errors
         words = (
-            "A rule is judged by the training examples: they are more, so its error is {:.1f} points, and "
+            "In brackets: accuracy on the training examples, which judge a rule. They are more, so its error "
+            f"is {ours:.1f} points, and not {test:.1f}, as on test. Level: within two errors of the "
+            f"difference, {2 * error:.2f} points."
         )
-        words = words.format(errors[0]) + f"not {errors[1]:.1f}, as on test. Level: within two errors of the "
-        print(textwrap.fill(f"{words}difference, {2 * error:.2f} points.", 80) + "\n")
+        print(textwrap.fill(words, 80) + "\n")
         if not everything:
-            print("Accuracies on test in %; on the training examples: --all-tiers.\n")
+            print("In the tables: accuracy on test in %; on the training examples, too: --all-tiers.\n")
     parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []
