@@ -401,7 +401,7 @@ def print_ranges(groups, tier, everything):
         )
         print(textwrap.fill(words, 80) + "\n")
         if not everything:
-            print("In the tables: accuracy on test in %; on the training examples, too: --all-tiers.\n")
+            print("The tables have accuracy on test in %; in training, too: --all-tiers.\n")
     parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []
