@@ -1,8 +1,8 @@
 """What do small runs say about the papers? The rows of claims.tsv, judged by one rule from the mini tier.
 
     python claims.py              judges the records in results/: what is the mini tier worth?
-    python claims.py --rows       every row of the papers' sentences, too: did it come as said?
-    python claims.py --rows all   and of our own
+    python claims.py --rows       the rows that test the papers' sentences: did it come as said?
+    python claims.py --rows all   all rows, of our own sentences, too
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
     python claims.py --write      writes docs/claims.md, docs/results.md, README's table and the figures
 
@@ -283,11 +283,13 @@ MEANINGS = f"""\
     °        one model learnt no order, or both: at most {GAP:g} points above a bag of
              symbols (K = 1)
     †        the row was entered when its runs were known
-    [none]   a pretraining learnt nothing
-    few      a model has fewer than {SEEDS} seeds; none: not run; empty: nothing said
-    narrows, shrinks, more, less: a difference of two gaps
     our pairing: the paper does not put these two side by side
 """
+REST = f"""\
+    [none]   a pretraining learnt nothing
+    few      a model has fewer than {SEEDS} seeds; none: not run; empty: nothing said
+"""
+TWICE = "Differences of two gaps, above 0 where it is as the words say:"
 
 
 def show_rows(judged):
@@ -295,11 +297,17 @@ def show_rows(judged):
     print(ROWS)
     tables.print_list("Did it come as said? By its interval, in points:", RULE)
     print(f"{tally(judged, 80)}\n")
-    print(MEANINGS)
+    print(MEANINGS + REST * any(one.answer not in ANSWERS for one in judged))
     print(f"{'said?':6} {' here [95 %]':20} paper\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
-        for one in group:
+        gaps = [one for one in group if len(one.row.cells) == 2]
+        twice = [one for one in group if one not in gaps]
+        for one in gaps:
+            show(one)
+        if twice:
+            print(TWICE)
+        for one in twice:
             show(one)
         print()
 
@@ -427,7 +435,7 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="DIR", help="judge DIR/results.jsonl, not results/")
     parser.add_argument("--rows", nargs="?", const="papers", choices=("papers", "all"),
-        help="print every row of the papers' sentences (default), or of ours, too")  # fmt: skip
+        help="print the rows that test the papers' sentences (default), or all of claims.tsv")  # fmt: skip
     parser.add_argument(
         "--write", action="store_true", help="write the pages, and the figures that need no model"
     )
@@ -445,7 +453,8 @@ def main(argv=None):
         if args.out:
             show_rows([one for one in judged if one.seeds])
         elif args.rows:
-            show_rows([one for one in judged if args.rows == "all" or one.row.heading.who in PAPERS])
+            asked = (one for one in judged if one.row.heading.who in PAPERS and one.answer in ANSWERS)
+            show_rows(judged if args.rows == "all" else [*asked])
         else:
             print("Every sentence of the papers, and the rows that test it: python claims.py --rows")
             print("Of your runs: python claims.py --out runs")

@@ -185,7 +185,7 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips), three difficulty sets "
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
-    "level": f"the whole interval lies within ±{GAP:g} points; perhaps level: a part of it does",
+    "or level": f"0 is outside the interval, but a part of it within ±{GAP:g} points; level: all of it",
     "undecided": f"0 lies in the interval, and a part of it beyond ±{GAP:g} points",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
@@ -315,7 +315,7 @@ def of_the_paper(ours, yours, paper, leads):
     by_task = records.grouped(found, lambda r: r["task"])
 
     def rows(group):
-        return {r["row"] for r in group if not records.is_bag(r) and "limit" not in r["changes"]}
+        return {r["row"] for r in group if not records.is_bag(r)}
 
     compared = {task for task, group in by_task.items() if len(rows(group)) > 1}
     return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
@@ -468,9 +468,8 @@ def changed_of(found):
 
 
 def is_aside(group):
-    """Whether a mini report leaves a row with a changed recipe to --all-tiers: it has few seeds, or fewer
-    examples."""
-    return len(group) < records.SEEDS or "limit" in group[0]["changes"]
+    """Whether a mini report leaves a row with a changed recipe to --all-tiers: it has few seeds."""
+    return len(group) < records.SEEDS
 
 
 def is_rate(record):
@@ -565,7 +564,7 @@ class Gap(NamedTuple):
 
     @property
     def side(self):
-        """(how it lies by its interval, whether as in the paper), as ("ahead, perhaps level", True)."""
+        """(how it lies by its interval, whether as in the paper), as ("ahead or level", True)."""
         low, high = self.interval
         if all(map(at_bag, self.groups)):
             return "neither learnt an order", False
@@ -575,7 +574,7 @@ class Gap(NamedTuple):
             return "undecided", False
         here = "ahead" if low > 0 else "behind"
         there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
-        return here + ", perhaps level" * (min(abs(low), abs(high)) <= GAP), here == there
+        return here + " or level" * (min(abs(low), abs(high)) <= GAP), here == there
 
     @property
     def training(self):
@@ -651,7 +650,8 @@ APART = "technique", "limit"  # changes of a recipe that are not a longer traini
 
 def print_in_short(gaps, titles, heading=SHORTLY):
     """A line a name of told Gaps of the mini tier, {name: [Gap]}: on which side of 0 lies that of the longest
-    training of each task and kind, and what is APART, and is that as in the paper, which has what?"""
+    training of each task and kind, and what is APART, and is that as in the paper, which has what? Without a
+    heading the paper's is said above."""
     lines = []
     for name, of_lead in told(gaps).items():
         alike = records.grouped(
@@ -662,7 +662,7 @@ def print_in_short(gaps, titles, heading=SHORTLY):
         )
         words = []
         for (side, as_there), of in sides.items():
-            papers = ("" if as_there else f"; paper: {gap_in_words(gap.paper)}" for gap in of)
+            papers = ("" if as_there or not heading else f"; paper: {gap_in_words(gap.paper)}" for gap in of)
             places = [f"{gap.where(titles)} ({gap.training}{paper})" for gap, paper in zip(of, papers)]
             words.append(f"{side} on {listed(places)}{', as in the paper' * as_there}")
         lines += [f"{name}: {'; '.join(words)}"] * bool(words)
