@@ -434,11 +434,11 @@ MEANINGS = {
     "Image",
 }
 LEADS = {
-    "gMLP over S4": tables.Lead("gMLP", "S4"),
+    "gMLP over S4": tables.Lead("gMLP", "S4", side="+"),
     "gMLP over S5": tables.Lead("gMLP", "S5"),
     "S4 over S5": tables.Lead("S4", "S5"),
-    "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0),
-    "gMLP over SGConv": tables.Lead("gMLP", "SGConv", said=0.0),
+    "free taps (underfit) over S4": tables.Lead("free taps in S4's block", "S4", said=0.0, side="+"),
+    "gMLP over SGConv": tables.Lead("gMLP", "SGConv", said=0.0, side="+"),
     "decay-rotary over decay-fixed": tables.Lead("decay-rotary", "decay-fixed"),
 }
 

@@ -879,7 +879,6 @@ def print_questions(questions):
     for question, gaps in questions.items():
         if any(gaps.values()):
             print(textwrap.fill(question, 80) + "\n")
-            tables.print_in_short(gaps, data.TITLES, heading="")
         tables.print_leads(gaps, data.TITLES)
         if gaps.get("S4 over sinusoidal"):
             print(NOT_LEVEL)

@@ -175,7 +175,6 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-SHORTLY = "In short, by the intervals of the longest trainings:"
 MORE = "Recipes, other trainings, further rows: --all-tiers\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
@@ -185,8 +184,9 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips), three difficulty sets "
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
-    "or level": f"0 is outside the interval, but a part of it within ±{GAP:g} points; level: all of it",
-    "undecided": f"0 lies in the interval, and a part of it beyond ±{GAP:g} points",
+    "as said?": f"yes: the gap has the paper's sign; where the paper has at most {GAP:g} points, or ≈ 0, it "
+    f"is within ±{GAP:g}. Better: it suits the paper's sentence even more. No: the contrary. Open: the "
+    "interval does not tell, or both models learnt no order",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
@@ -272,7 +272,6 @@ def report(
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if tier == "mini":
-                print_in_short(gaps, titles)
                 print_leads(told(gaps) if shortly and not yours else gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -529,6 +528,7 @@ class Lead(NamedTuple):
     row: str
     other: str
     said: tuple | float | None = None  # what the paper has of it, if not these rows: two others, or points
+    side: str = ""  # on which a gap suits the paper's sentence even more: "+" above 0, "-" below
 
 
 class Gap(NamedTuple):
@@ -540,6 +540,7 @@ class Gap(NamedTuple):
     groups: tuple  # the records of the one and of the other
     paper: float | None = None  # the paper's gap in points, whatever was changed
     kind: str = ""  # of trainings that are not one the longer of the other
+    side: str = ""  # of its Lead
 
     @property
     def in_numbers(self):
@@ -563,18 +564,12 @@ class Gap(NamedTuple):
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
 
     @property
-    def side(self):
-        """(how it lies by its interval, whether as in the paper), as ("ahead or level", True)."""
-        low, high = self.interval
-        if all(map(at_bag, self.groups)):
-            return "neither learnt an order", False
-        if -GAP <= low and high <= GAP:
-            return "level", abs(self.paper) <= GAP
-        if low <= 0 <= high:
-            return "undecided", False
-        here = "ahead" if low > 0 else "behind"
-        there = "ahead" if self.paper > GAP else "behind" if self.paper < -GAP else "level"
-        return here + " or level" * (min(abs(low), abs(high)) <= GAP), here == there
+    def as_said(self):
+        """Whether it is as the paper says, by records.read_interval: "yes", "better", "no" or "open". Of few
+        seeds, or where the paper has no such gap, ""."""
+        bags = all(map(at_bag, self.groups))
+        reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
+        return records.as_there(reading, self.side)
 
     @property
     def training(self):
@@ -613,7 +608,7 @@ def gaps_of(leads, found, tasks, paper):
     """{name of a lead: its Gaps}, wherever both of its rows were trained by one recipe. Rates that were tried
     are left out. A row without techniques is compared with all techniques that the other was given."""
     gaps = {}
-    for name, (*pair, said) in leads.items():
+    for name, (*pair, said, side) in leads.items():
         one, other = (records.grouped((r for r in found if r["row"] == row), place_of) for row in pair)
         gaps[name] = []
         for place in sorted(one, key=lambda place: (tasks.index(place[0]), naturally(place[1]))):
@@ -628,7 +623,7 @@ def gaps_of(leads, found, tasks, paper):
                 groups = tuple(records.best_recipe(group) for group in (one[place], twin))
                 epochs = one[place][0]["hp"].get("train", {}).get("epochs", 0)
                 gap = said if isinstance(said, float) else paper_gap(said or pair, beside, tasks, task)
-                gaps[name].append(Gap(task, words, epochs, groups, gap))
+                gaps[name].append(Gap(task, words, epochs, groups, gap, side=side))
     return gaps
 
 
@@ -645,30 +640,6 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-APART = "technique", "limit"  # changes of a recipe that are not a longer training
-
-
-def print_in_short(gaps, titles, heading=SHORTLY):
-    """A line a name of told Gaps of the mini tier, {name: [Gap]}: on which side of 0 lies that of the longest
-    training of each task and kind, and what is APART, and is that as in the paper, which has what? Without a
-    heading the paper's is said above."""
-    lines = []
-    for name, of_lead in told(gaps).items():
-        alike = records.grouped(
-            of_lead, lambda gap: (gap.task, gap.kind, *map(gap.groups[0][0]["changes"].get, APART))
-        )
-        sides = records.grouped(
-            (max(of, key=lambda gap: gap.epochs) for of in alike.values()), lambda gap: gap.side
-        )
-        words = []
-        for (side, as_there), of in sides.items():
-            papers = ("" if as_there or not heading else f"; paper: {gap_in_words(gap.paper)}" for gap in of)
-            places = [f"{gap.where(titles)} ({gap.training}{paper})" for gap, paper in zip(of, papers)]
-            words.append(f"{side} on {listed(places)}{', as in the paper' * as_there}")
-        lines += [f"{name}: {'; '.join(words)}"] * bool(words)
-    print_list(heading, lines)
-
-
 def print_leads(gaps, titles):
     """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
     lines = []
@@ -676,11 +647,11 @@ def print_leads(gaps, titles):
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.training]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper)])
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_said])
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        print_table(["how far ahead, in points", here, "paper"], lines)
+        print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
 
 
 def counts(sides):

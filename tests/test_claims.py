@@ -503,12 +503,14 @@ def test_the_gaps_of_a_report_are_those_of_the_claims(script):
         of_tasks = {}
         for row, cells in found.get(f"how far ahead, in points; {name}", {}).items():
             of_tasks.setdefault(row.split(",")[0], cells)  # the table's own recipe comes first
-        for task, (here, paper) in of_tasks.items():
+        for task, (here, paper, answer) in of_tasks.items():
             if pair := judged.get(frozenset([task, *name.split(" over ")])):
                 turned = 1 if pair.row.words.endswith(f": {name}") else -1
                 points, _, low, high = pair.numbers
                 low, high = sorted((turned * low, turned * high))
                 assert here.replace("°", "") == f"{turned * points:+.1f} [{low:.1f}, {high:.1f}]"
                 assert paper == f"{turned * pair.row.expected:+.2f}"
+                said = "yes" if pair.reading in YES else "no" if pair.reading in NO else "open"
+                assert answer == ("better" if f"{task}: {name}" in BETTER else said)
                 checked += 1
     assert checked >= 3

@@ -568,30 +568,30 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in printed.splitlines()]
     for header, wanted in (
         (
-            ["how far ahead, in points", "here [95 %]", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as said?"],
             [
-                ["sinusoidal, SPT over scratch:", "", ""],
-                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "> 0"],  # .389 * 12.7 = 4.9
-                ["S4, SPT over scratch:", "", ""],
-                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "> 0"],  # .400 * 12.7 = 5.1
-                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0"],  # .392 * 12.7 = 5.0
-                ["Text, masked,", "", ""],
-                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "> 0"],
+                ["sinusoidal, SPT over scratch:", "", "", ""],
+                ["Text, masked, 2+2", "-10.0 [-14.9, -5.1]", "> 0", "no"],  # .389 * 12.7 = 4.9
+                ["S4, SPT over scratch:", "", "", ""],
+                ["Text, masked, 2+2", "+10.0 [4.9, 15.1]", "> 0", "yes"],  # .400 * 12.7 = 5.1
+                ["Text, masked, 6+2", "+20.0 [15.0, 25.0]", "> 0", "yes"],  # .392 * 12.7 = 5.0
+                ["Text, masked,", "", "", ""],
+                ["lr_pretrain 0.001, 6+2", "+15.0 [9.9, 20.1]", "> 0", "yes"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as said?"],
             [
-                ["S4 over sinusoidal:", "", ""],
-                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "+22.55"],
-                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "≈ 0"],
+                ["S4 over sinusoidal:", "", "", ""],
+                ["Text, from scratch, 4", "+10.0 [4.9, 15.1]", "+22.55", "yes"],
+                ["Text, masked, 2+2", "+30.0 [25.1, 34.9]", "≈ 0", "no"],
             ],
         ),
         (
-            ["how far ahead, in points", "here [95 %]", "paper"],
+            ["how far ahead, in points", "here [95 %]", "paper", "as said?"],
             [
-                ["S4's start over a random one:", "", ""],
-                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0"],
+                ["S4's start over a random one:", "", "", ""],
+                ["Text, masked, 2+2", "+20.0 [14.9, 25.1]", "≈ 0", "no"],
             ],
         ),
         (
@@ -616,7 +616,6 @@ def test_the_report_tells_what_spt_adds_and_what_is_left_of_the_leads(tmp_path, 
     monkeypatch.setattr(records, "RESULTS", tmp_path)  # of this repository's runs no variants
     exp_spt.main(["--report", "--mini", "--out", str(tmp_path / "none")])
     printed = capsys.readouterr().out
-    assert "- S4, SPT over scratch: ahead on Text (masked, 6+2), as in the paper\n" in printed
     gaps = [row for row in printed.splitlines() if row.startswith("|   Text")]
     assert [row.split("|")[1].strip() for row in gaps] == [
         *("Text, masked, 2+2", "Text, masked, 2+2", "Text, masked, 6+2"),  # of sinusoidal, and of S4
