@@ -185,8 +185,8 @@ MEANINGS = {  # of words in any report
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
     "as said?": f"yes: the gap has the paper's sign; where the paper has at most {GAP:g} points, or ≈ 0, it "
-    f"is within ±{GAP:g}. Better: it suits the paper's sentence even more. No: the contrary. Open: the "
-    "interval does not tell, or both models learnt no order",
+    f"is within ±{GAP:g}. Better: it suits the paper's sentence even more. No: the other sign, or no gap. "
+    "Open: the interval does not tell, or both models learnt no order",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
