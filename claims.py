@@ -62,8 +62,8 @@ def all_pairs(printed, mini):
         for pair in itertools.combinations(ran, 2):
             one, other = sorted(pair, key=lambda key: -table[key][1])
             if one.task == other.task:
-                rows = (exp_spt.in_short(table[key][0]) for key in (one, other))
-                names = map(exp_spt.by_positions, rows) if exp == "spt" else rows
+                shorten = exp_spt.by_positions if exp == "spt" else exp_spt.in_short
+                names = (shorten(table[key][0]) for key in (one, other))
                 names = (name.replace(", no techniques", " (no techniques)") for name in names)
                 words = f"{data.TITLES[one.task]}: {' over '.join(names)}"
                 gap = round(table[one][1] - table[other][1], 2)
@@ -246,9 +246,8 @@ def fields_of(judged):
     paper = directions[expected] if expected in directions else f"{expected:+.2f}"
     marks = (f"{mark}: {', '.join(map(str, which))}" for mark, which in judged.marks.items() if which)
     of_pair = isinstance(judged.row.heading, str) and expected <= GAP  # of which no sign is expected
-    reading = ": ".join(
-        dict.fromkeys([judged.answer] * (not of_pair) + [judged.reading])
-    )  # "yes: level", "open"
+    answer = "" if of_pair else judged.answer
+    reading = ": ".join(dict.fromkeys(filter(None, [answer, judged.reading])))  # "yes: level", "open"
     return [judged.row.words, paper, here, interval, reading, "; ".join(marks)]
 
 
@@ -301,14 +300,11 @@ def show_rows(judged):
     print(f"{'said?':6} {' here [95 %]':20} paper\n")
     for said, group in records.grouped(judged, lambda one: one.row.heading).items():
         print(textwrap.fill(f"{rule.SAYS[said.who]}, {said.place}: {said.sentence}", 80))
-        gaps = [one for one in group if len(one.row.cells) == 2]
-        twice = [one for one in group if one not in gaps]
-        for one in gaps:
-            show(one)
-        if twice:
-            print(TWICE)
-        for one in twice:
-            show(one)
+        kinds = records.grouped(group, lambda one: len(one.row.cells) > 2)
+        for of_gaps, rows in sorted(kinds.items()):
+            print(f"{TWICE}\n" * of_gaps, end="")
+            for one in rows:
+                show(one)
         print()
 
 

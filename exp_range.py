@@ -286,13 +286,11 @@ def report(args):
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         if not_run:
             print_not_run()
-        for (tier, name), cells in found.items():
+        for (tier, name), (mine, theirs) in found.items():
             if tier in drawn:
-                print_dial(name, tier, *cells, args.all_tiers)
+                print_dial(name, tier, mine, theirs, args.all_tiers)
             else:
-                tables.print_list(
-                    f"{data.TITLES[name]}:", in_words(name, tier, next(filter(None, cells[::-1])))
-                )
+                tables.print_list(f"{data.TITLES[name]}:", in_words(name, tier, theirs or mine))
     tables.explain(printed.getvalue(), MEANINGS, NUMBERS)
     for (tier, name), cells in found.items():
         if tier in drawn:
@@ -374,10 +372,10 @@ def lead_over_bag(row, order, cells):
     """How many points a model has more than a bag of symbols in the same order, as the table has both; None
     without one."""
     bag = bag_in(order, cells)
-    model, other = (
-        round(100 * records.mean_and_error(group)[0], 1) if group else 0 for group in (cells[row, order], bag)
-    )
-    return model - other if bag else None
+    if not bag:
+        return None
+    model, other = (round(100 * records.mean_and_error(group)[0], 1) for group in (cells[row, order], bag))
+    return model - other
 
 
 def bag_in(order, cells):

@@ -787,7 +787,6 @@ SPT is self-pretraining: a model first restores its inputs, then learns labels.
 20; the epoch that validates best counts.
 """
 MEANINGS = tables.MEANINGS | {  # words of the tables
-    "≈ 0": "what the paper says in words: no difference",
     "> 0": "what B says in words: there is a gain",
     "both losses": "labels and inputs at once, without a pretraining. 8 epochs are as many steps as 4+4, 4 "
     "as many labels (--objective multitask)",
@@ -856,10 +855,7 @@ def print_runs(whose, tier, found, searched, folded):
             print_beside(cells[task], task)
         else:
             print_table(title, shown[task], plain[task], accuracy)
-            print_both(
-                title,
-                {arm: rows for arm, rows in plain[task].items() if not (folded and is_variant(arm, rows))},
-            )
+            print_both(title, usual(plain[task]) if folded else plain[task])
         if tier != "paper" and not folded:
             print_table(f"{title}, restored", shown[task], plain[task], restored)
         print_recipe(plain[task], shown[task], of_task, searched, folded)
@@ -897,10 +893,8 @@ HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space (its structured matrix, or random numbers) still matter after SPT? "
 START += 'Paper B: structured parameterizations "become mostly redundant".'
-BOTH = (
-    'Are both losses at once as good, in as many steps? Paper A: "a comparable performance [...] without the '
-)
-BOTH += 'need for a pretraining phase".'
+BOTH = 'Are both losses at once as good, in as many steps? Paper A: "a comparable performance [...] without '
+BOTH += 'the need for a pretraining phase".'
 NOT_LEVEL = """\
 In B's own table S4 from scratch is 12.65 points ahead of the sinusoidal
 Transformer after causal SPT, on Image; but the sentence says ≈ 0.
@@ -968,9 +962,14 @@ def is_variant(arm, columns):
     return len(arm.details()) > (arm.rest.init == "random") or bool(other_changes(first_of(columns)))
 
 
+def usual(cells):
+    """Rows of cells_of without variants."""
+    return {arm: columns for arm, columns in cells.items() if not is_variant(arm, columns)}
+
+
 def without_variants(cells):
-    """Rows of cells_of without variants, both losses at once, and what was never pretrained."""
-    plain = {arm: columns for arm, columns in cells.items() if not is_variant(arm, columns)}
+    """Those usual rows of cells_of that were pretrained, without both losses at once."""
+    plain = usual(cells)
     plain = {arm: {c: group for c, group in plain[arm].items() if c != "multitask"} for arm in plain}
     return {arm: columns for arm, columns in plain.items() if columns.keys() & {*WAYS}}
 
@@ -1117,10 +1116,8 @@ def best_epochs(shown, cells, short):
         epochs = " and of ".join([f"{total(last[0])}", *also])
         at = ", ".join(str(epoch) for epoch, _ in best(last))
         words.append(f"{SHORT_NAMES[model]} {at} of {epochs}")
-        best_of = (
-            f"From scratch the best of {SHORT_NAMES[model]}'s {total(last[0])} epochs are among the first"
-        )
-        alike += [f" {best_of} {n}." for n in same]
+        all_of = f"{SHORT_NAMES[model]}'s {total(last[0])} epochs"
+        alike += [f" From scratch the best of {all_of} are among the first {n}." for n in sorted(same)]
     if short:
         return "".join(alike)
     return f" Best epochs from scratch, seed by seed: {'; '.join(words)}." if words else ""

@@ -93,18 +93,18 @@ def listed(found):
         lines.append([task or "  guessed", ours, chance, theirs, *(s4.split(", ") if s4 else ("", "")), best])
         rules.append(f"{task or 'guessed'}: {words}")
     table = tables.markdown(["", "ours", "chance", "LRA's", "S4", "A's S4", "best"], lines)
-    notes = (textwrap.fill(words, 80) for words in (in_short(found), NOTE))
-    return "\n\n".join([f"### {TITLE}", next(notes), table, tables.bullets(rules, 80), next(notes)])
+    short, note = (textwrap.fill(words, 80) for words in (in_short(found), NOTE))
+    return "\n\n".join([f"### {TITLE}", short, table, tables.bullets(rules, 80), note])
 
 
 def in_short(found):
     """ "Beside the best network: level on Text; behind on Image.": each task's first rule, by two standard
     errors of the difference; the network's is that of the same test set."""
     sides = {}
-    for task, _, record in reversed(found):  # the first counts
+    for task, _, record in found:
         accuracy, error = (100 * value for value in records.mean_and_error([record]))
-        sides[task] = records.side(accuracy - published(task)[-1], math.hypot(error, error))
-    places = records.grouped(reversed(sides), sides.get)
+        sides.setdefault(task, records.side(accuracy - published(task)[-1], math.hypot(error, error)))
+    places = records.grouped(sides, sides.get)
     words = (f"{side} on {tables.listed([data.TITLES[task] for task in on])}" for side, on in places.items())
     return f"Beside the best network: {'; '.join(words)}."
 

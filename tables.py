@@ -673,11 +673,10 @@ def listed(words):
 def told(gaps):
     """Of Gaps, {name: [Gap]}, those that the paper has, too, without those of few seeds: what a report tells
     unless it is asked for more."""
-
-    def is_told(gap):
-        return gap.paper is not None and not gap.few
-
-    return {name: [gap for gap in of_lead if is_told(gap)] for name, of_lead in gaps.items()}
+    return {
+        name: [gap for gap in of_lead if gap.paper is not None and not gap.few]
+        for name, of_lead in gaps.items()
+    }
 
 
 def best_rows(found):

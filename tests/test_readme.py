@@ -119,34 +119,34 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     pages = [
         [re.split(r" *\| *", line)[1:-1] for line in page.splitlines()] for page in (README, PAGES["claims"])
     ]
-    counts = [[row for row in rows if row[:1] in (["above 10 points"], ["2 to 10 points"])] for rows in pages]
-    assert len(counts[0]) == 2 and counts[0] == counts[1]
+    sizes = "above 10 points", "2 to 10 points", "at most 2 points"
+    counts = [[row for row in rows if row and row[0] in sizes] for rows in pages]
+    assert len(counts[0]) == 3 and counts[0] == counts[1]
     bags = re.search(r"Of the (\d+) large gaps with the same sign, (\d+) have a model", README).groups()
     claimed = " ".join(PAGES["claims"].split())
     assert (
         "Of the {} above 10 points with the same sign, {} have one model at the bag".format(*bags) in claimed
     )
-    points, ends = {}, set()
+    points = {}  # of each row: its size, and its interval
     for words, paper, here, interval, reading, _ in (
         row for row in pages[1] if len(row) == 6 and " to " in row[3]
     ):
-        points[words.removesuffix(" (entered when known)")] = here.split(" ")[0]
-        ends.add((here.split(" ")[0].strip("+-"), interval))
+        ends = tuple(map(float, interval.split(" to ")))
+        points[words.removesuffix(" (entered when known)")] = here.split(" ")[0].strip("+-"), ends
         answer, _, why = reading.partition(": ")
-        bare = not why and " over " in words and abs(float(paper[1:])) <= 2 if paper[1:2].isdigit() else False
-        assert bare or answer in (ANSWERS.get(why or answer, answer), "better")  # a pair has no answer there
+        close = paper[1:2].isdigit() and abs(float(paper)) <= 2  # of which a pair has no answer
+        assert answer in (ANSWERS.get(why or answer, answer), "better") or (close and not why)
     known = rule.read_rows(ROOT / "claims.tsv", rule.printed_cells())
     bullets = re.findall(r"^- \*\*([AB]): (.*?)\.\*\* (.*)$", README, re.MULTILINE)
     for who, said, text in bullets:
         rows = [row for row in known if (row.heading.who, row.heading.short) == (who, said)]
         words = {row.words.removesuffix(" (entered when known)") for row in rows}
-        sizes = {points[name].strip("+-") for name in words & points.keys()}  # without what was not run
+        here = [points[name] for name in words & points.keys()]  # without what was not run
         numbers = re.findall(r"\d+\.\d+", re.sub(r"\[.*?\]", "", text))
-        assert numbers and {*numbers} <= sizes, (said, {*numbers} - sizes)
-        for size, low, high in re.findall(r"(\d+\.\d+) \[(\S+), (\S+)\]", text):
-            low, high = float(low), float(high)
-            either = {(size, f"{x:+.1f} to {y:+.1f}") for x, y in ((low, high), (-high, -low))}
-            assert either & ends, (said, size)
+        assert numbers and {*numbers} <= {size for size, _ in here}, said
+        for size, *ends in re.findall(r"(\d+\.\d+) \[(\S+), (\S+)\]", text):
+            low, high = map(float, ends)
+            assert {(size, (low, high)), (size, (-high, -low))} & {*here}, (said, size)  # "behind by"
     assert len(bullets) == 8
     sizes = {(row[1], row[2].split(" ")[0]) for row in pages[1] if len(row) == 6}
     (dial,) = re.findall(r"K = 5 loses (\S+) points: .*? loses (\S+) \[", README)
