@@ -26,7 +26,7 @@ ROWS = rule.read_rows(TSV, PRINTED)
 MINI = rule.read(None)
 PAIRS = [rule.judge(row, MINI) for row in claims.all_pairs(PRINTED, MINI)]
 # Rows without runs so far.
-COMING = set()
+COMING = {"image-36-s5-augment"}
 
 # ------------------------------------------------------------------------------------------ by hand
 
@@ -129,7 +129,7 @@ TYPED |= {"denoising": 90.33 - 69.73, "flips": 88.15 - 58.84}
 TYPED |= {f"augment{n}": 88.15 - 58.84 for n in ("", "-108")}
 TYPED |= {f"shuffling{n}": 62.90 - 43.90 for n in ("", "-40", "-12000", "-3000")}
 TYPED |= {f"image{n}-s4": 89.89 - 89.59 for n in ("", "-12")} | {"text-s4": 89.94 - 91.01}
-TYPED |= {f"image{n}": 89.89 - 85.53 for n in ("-s5", "-12-s5", "-12-s5-augment")}
+TYPED |= {f"image{n}": 89.89 - 85.53 for n in ("-s5", "-12-s5", "-12-s5-augment", "-36-s5-augment")}
 TYPED |= {"listops-learned": 62.90 - 41.30, "listops-sinusoidal": 62.90 - 47.55}
 TYPED |= {"few-s4": 89.59 - 89.89, "sinusoidal-learned": 47.55 - 41.30, "image-learned": 88.15 - 67.87}
 TYPED |= {"image-sinusoidal": 88.15 - 85.52, "image-sinusoidal-learned": 85.52 - 67.87}
