@@ -4,7 +4,7 @@
     python claims.py --rows       the rows that test the papers' sentences: did it come as said?
     python claims.py --rows all   all rows, of our own sentences, too
     python claims.py --out DIR    judges those in DIR instead, and draws DIR/claims-mini.png
-    python claims.py --write      writes docs/claims.md, docs/results.md, README's table and the figures
+    python claims.py --write      writes docs/claims.md, docs/results.md and the figures
 
 docs/claims.md says the rule, rule.py follows it.
 """
@@ -167,12 +167,6 @@ def in_numbers(judged):
     """ "+4.9° [3.4, 6.5]": the points of a row, whether one of its models is at the bag, the interval."""
     points, _, low, high = judged.numbers
     return f"{tables.signed(points)}{'°' * bool(judged.marks['bag'])} {tables.ends(low, high)}"
-
-
-def write_table(path, table):
-    """Put a table in the place of that in a page which has the same first cell."""
-    page, first = path.read_text(encoding="utf-8"), re.escape(table.split(" |")[0].rstrip())
-    path.write_text(re.sub(f"^{first} .*?\n(?=\n)", lambda _: table + "\n", page, flags=re.M | re.S), "utf-8")
 
 
 LEGEND = {  # {script: how the figure calls its table; its colour}
@@ -457,7 +451,6 @@ def main(argv=None):
         if args.write:
             (ROOT / "docs" / "claims.md").write_text(claims_page(judged, pairs), encoding="utf-8")
             (ROOT / "docs" / "results.md").write_text(results_page(FIGURES), encoding="utf-8")
-            write_table(ROOT / "README.md", count_table(pairs))
             report_of(exp_ngrams, "--task", "text", figures=FIGURES)
             floors.plot(floors.floors(), floors.FIGURE)
         if apart(pairs) and (args.write or args.out):

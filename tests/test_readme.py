@@ -109,48 +109,43 @@ def test_the_first_table_is_that_of_the_records():
     assert floors.table(floors.floors()) in README and floors.table(floors.floors()) in PAGES["floors"]
 
 
-ANSWERS = dict.fromkeys(("same sign", "level"), "yes")  # README's words for a reading
-ANSWERS |= dict.fromkeys(("opposite", "no gap", "ahead", "behind"), "no")
-ANSWERS |= dict.fromkeys(("open", "maybe ahead", "maybe behind", "no order"), "open")
-
-
 def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
-    """Its counts, every row of its table, and the numbers beside them."""
-    pages = [
-        [re.split(r" *\| *", line)[1:-1] for line in page.splitlines()] for page in (README, PAGES["claims"])
-    ]
-    sizes = "above 10 points", "2 to 10 points", "at most 2 points"
-    counts = [[row for row in rows if row and row[0] in sizes] for rows in pages]
-    assert len(counts[0]) == 3 and counts[0] == counts[1]
-    bags = re.search(r"Of the (\d+) large gaps with the same sign, (\d+) have a model", README).groups()
-    claimed = " ".join(PAGES["claims"].split())
+    """The counts of its pairs; the dial's two losses; and every gap for a sentence or against it."""
+    printed = rule.printed_cells()
+    mini, said = rule.read(None), " ".join(README.split())
+    pairs = [rule.judge(pair, mini) for pair in claims.all_pairs(printed, mini)]
+    far, near, small = ([pair.answer for pair in part] for part in claims.by_size(pairs))
+    assert {pair.reading for pair in claims.apart(pairs) if pair.answer == "no"} == {"opposite"}
+    counts = [[len(part), *map(part.count, ("yes", "no", "open"))] for part in (far, near)]
     assert (
-        "Of the {} above 10 points with the same sign, {} have one model at the bag".format(*bags) in claimed
+        "of {} gaps above 10 points in the papers, {} have the same sign here, {} the other, and ".format(
+            *counts[0]
+        )
+        + "{} are open; of {} gaps from 2 to 10 points, {}, {} and {}.".format(counts[0][3], *counts[1])
+        in said
     )
-    points = {}  # of each row: its size, and its interval
-    for words, paper, here, interval, reading, _ in (
-        row for row in pages[1] if len(row) == 6 and " to " in row[3]
-    ):
-        ends = tuple(map(float, interval.split(" to ")))
-        points[words.removesuffix(" (entered when known)")] = here.split(" ")[0].strip("+-"), ends
-        answer, _, why = reading.partition(": ")
-        close = paper[1:2].isdigit() and abs(float(paper)) <= 2  # of which a pair has no answer
-        assert answer in (ANSWERS.get(why or answer, answer), "better") or (close and not why)
-    known = rule.read_rows(ROOT / "claims.tsv", rule.printed_cells())
-    bullets = re.findall(r"^- \*\*([AB]): (.*?)\.\*\* (.*)$", README, re.MULTILINE)
-    for who, said, text in bullets:
-        rows = [row for row in known if (row.heading.who, row.heading.short) == (who, said)]
-        words = {row.words.removesuffix(" (entered when known)") for row in rows}
-        here = [points[name] for name in words & points.keys()]  # without what was not run
-        numbers = re.findall(r"\d+\.\d+", re.sub(r"\[.*?\]", "", text))
-        assert numbers and {*numbers} <= {size for size, _ in here}, said
-        for size, *ends in re.findall(r"(\d+\.\d+) \[(\S+), (\S+)\]", text):
-            low, high = map(float, ends)
-            assert {(size, (low, high)), (size, (-high, -low))} & {*here}, (said, size)  # "behind by"
-    assert len(bullets) == 8
-    sizes = {(row[1], row[2].split(" ")[0]) for row in pages[1] if len(row) == 6}
-    (dial,) = re.findall(r"K = 5 loses (\S+) points: .*? loses (\S+) \[", README)
-    assert {*zip(("> 0", "≈ 0"), (f"+{lost}" for lost in dial))} <= sizes
+    assert (
+        f"Of {len(small)} smaller ones none is sure to be small here, and {small.count('no')} are not."
+        in said
+    )
+    assert "yes" not in small
+    gaps = {}  # {(who, a sentence in short): {(points, answer)}}
+    judged = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", printed)]
+    for one in judged:
+        if one.numbers:
+            found = gaps.setdefault((one.row.heading.who, one.row.heading.short), set())
+            found.add((f"{abs(one.numbers[0]):.1f}", one.answer))
+    table = re.findall(r"^\| ([AB]): (.*?) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
+    for who, sentence, *sides in table:
+        for side, answers in zip(sides, (("yes", "better"), ("no",))):
+            for points, still in re.findall(r"(\d+\.\d)( \(open\))?", side):
+                wanted = {(points, answer) for answer in (("open",) if still else answers)}
+                assert wanted & gaps[who, sentence], (sentence, points)
+    assert len(table) == 8
+    (lost,) = re.findall(r"K = 5 loses (\S+) points: .*? loses (\S+ \[.*?\]);", README)
+    dial = {one.row.name: one.numbers for one in judged}
+    (k5, *_), (gmlp, _, low, high) = dial["k5-text-16"], dial["gmlp-text-16"]
+    assert lost == (f"{k5:.1f}", f"{gmlp:.1f} [{low:.1f}, {high:.1f}]")
 
 
 def test_what_a_start_is_worth_is_said_as_in_the_report():
