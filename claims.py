@@ -118,7 +118,9 @@ def count(pairs, width):
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}. "
-        "A's rows learned and no techniques (Table 4) are our reading: it is scrambled in our copy."
+        "A's rows learned and no techniques (Table 4) are our reading: it is scrambled in our copy. Here "
+        "gaps are compared with the papers' numbers. Beside the papers' sentences (--rows) a larger gap can "
+        'be better: A says that gMLP "even outperforms" S4.'
     )
     turned = [f"{pair.row.words}: {in_numbers(pair)} (paper: {tables.gap_in_words(pair.row.expected)})"
               for pair in pairs if pair.answer == "no"]  # fmt: skip

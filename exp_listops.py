@@ -329,7 +329,7 @@ RANGES = {
     "and the most frequent answer is given.",
 }
 LEGEND = """\
-    top 2 levels: deeper ones are guessed; sums of these levels are known
+    top 2 levels: deeper ones are guessed; sums of these levels are computed
     train / test: accuracy in %, on the training / the test examples. A window
              learns nothing from the training examples; a prefix takes from them
              what it does not see. ±: the standard error by the size of the test
@@ -395,9 +395,9 @@ def print_ranges(groups, tier, everything):
         tables.print_list(f"Level with the best network ({name}, {network:.2f} on test), or ahead:", found)
         ours, test = errors
         words = (
-            "In brackets: accuracy on the training examples, which judge a rule. They are more, so its error "
-            f"is {ours:.1f} points, and not {test:.1f}, as on test. Level: within two errors of the "
-            f"difference, {2 * error:.2f} points."
+            "In brackets: accuracy on the training examples. A rule is judged by these, for there its error "
+            f"is {ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: within two errors of "
+            f"the difference, {2 * error:.2f} points."
         )
         print(textwrap.fill(words, 80) + "\n")
         if not everything:
@@ -535,7 +535,7 @@ def plot_ranges(groups, tier, path):
         sizes = sizes_of(groups, rule)
         for sm, (style, colour) in LOOKS.items():
             if dots := [(size, groups[rule, size, sm]) for size in sizes if (rule, size, sm) in groups]:
-                look = dict(fmt=style, color=colour, markersize=4, label=f"sum at the root {sm}")
+                look = dict(fmt=style, color=colour, markersize=4, label=f"sum at the root {OF_ROOT[sm]}")
                 tables.errorbars(axis, *zip(*dots), **look)
         lines = NETWORKS if tier == "paper" else {}
         for (name, value), line in zip(lines.items(), ("-", "--", ":")):

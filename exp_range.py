@@ -260,7 +260,7 @@ MEANINGS = {
     "no techniques": "without A's training techniques: denoising on Text, flips on Image",
     "Transformer": "with rotary positions, that of exp_multitask.py",
     "bag": "the model sees which symbols occur, not where",
-    "°": "at the bag: at most 2 points above the bag of symbols in the same order (not rounded before)",
+    "°": "at the bag: at most 2 points above the bag of symbols in the same order, before rounding",
     "keeps": "of its points over the bag in the own order, how many are left",
     "apart": "--stride S sends former neighbours L / S apart, where an input has L positions: with S = 3 a "
     "model reads ABCDEF as ADBECF",

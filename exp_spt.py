@@ -872,10 +872,11 @@ def print_runs(whose, tier, found, searched, folded):
 
 def print_questions(questions):
     """The gaps of each question, see gaps_of."""
-    for question, gaps in questions.items():
-        if any(gaps.values()):
-            print(textwrap.fill(question, 80) + "\n")
-        tables.print_leads(gaps, data.TITLES)
+    for number, (question, gaps) in enumerate(
+        (q, gaps) for q, gaps in questions.items() if any(gaps.values())
+    ):
+        print(textwrap.fill(question, 80) + "\n")
+        tables.print_leads(gaps, data.TITLES, explained=number == 0)
         if gaps.get("S4 over sinusoidal"):
             print(NOT_LEVEL)
 

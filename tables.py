@@ -184,9 +184,6 @@ MEANINGS = {  # of words in any report
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips), three difficulty sets "
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
-    "as said?": f"yes: the gap has the paper's sign; where the paper has at most {GAP:g} points, or ≈ 0, it "
-    f"is within ±{GAP:g}. Better: it suits the paper's sentence even more. No: the other sign, or no gap. "
-    "Open: the interval does not tell, or both models learnt no order",
     "bag of symbols": "the model sees which symbols occur, not where",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
@@ -640,8 +637,26 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_leads(gaps, titles):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
+AS_SAID = (  # what the words of the last column of print_leads mean
+    f"yes: the gap has the paper's sign, or is within ±{GAP:g} where the paper has at most {GAP:g} points or "
+    "says that there is none",
+    f"better: it is beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
+    "no: the other sign, no gap, or one where the paper has none",
+    "open: the interval does not tell, or both models learnt no order",
+)
+
+
+def as_said(gaps):
+    """ "Of 13 gaps 5 came as said or better, 4 did not, 4 are open.", of gaps_of; "" for fewer than three."""
+    answers = [gap.as_said for of_lead in gaps.values() for gap in of_lead if gap.as_said]
+    yes, no, still = (sum(map(answers.count, names)) for names in (("yes", "better"), ("no",), ("open",)))
+    many = f"Of {len(answers)} gaps {yes} came as said or better, {no} did not, {still} are open."
+    return many if len(answers) > 2 else ""
+
+
+def print_leads(gaps, titles, explained=True):
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval.
+    explained: with what the words of its last column mean."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
@@ -651,7 +666,11 @@ def print_leads(gaps, titles):
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
+        if summed := as_said(gaps):
+            print(f"{summed}\n")
         print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
+        if explained and any(line[-1] for line in lines):
+            print_list("", AS_SAID)
 
 
 def counts(sides):
