@@ -375,7 +375,7 @@ def report(args):
 
 def print_ranges(groups, tier, everything):
     """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
-    accuracies on test. everything: in training, and of small sizes, too."""
+    accuracies. everything: of small sizes, too."""
     name, network, errors = best_network(groups, tier)
     error = math.hypot(*errors)
 
@@ -400,17 +400,14 @@ def print_ranges(groups, tier, everything):
             f"the difference, {2 * error:.2f} points."
         )
         print(textwrap.fill(words, 80) + "\n")
-        if not everything:
-            print("The tables have accuracy on test in %; in training, too: --all-tiers.\n")
-    parts = PARTS if everything else PARTS[:1]
     for rule in RANGES:
         rows = []
         for size in sizes_of(groups, rule, everything):
             here = (groups.get((rule, size, sm)) for sm in SM)
-            rows.append([f"{size:,}", *(number for group in here for number in of_both(group)[: len(parts)])])
+            rows.append([f"{size:,}", *(number for group in here for number in of_both(group))])
         if rows:
             tables.print_table(
-                [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in parts)], rows
+                [SIZES[rule], *(f"{OF_ROOT[sm]}, {part}" for sm in SM for part in PARTS)], rows
             )
 
 

@@ -148,6 +148,7 @@ def plot(args):
 # A says that K = 5 is enough for Text, and that without its techniques accuracy drops.
 LEADS = {
     "K=31 over K=5": tables.Lead("K=31", "K=5", side="-"),
+    "K=11 over K=5": tables.Lead("K=11", "K=5"),
     "K=7 over K=5": tables.Lead("K=7", "K=5"),
     "K=31 over K=5, no techniques": tables.Lead(
         "K=31, no techniques", "K=5, no techniques", said=("K=31", "K=5"), side="-"

@@ -894,7 +894,7 @@ HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space (its structured matrix, or random numbers) still matter after SPT? "
 START += 'Paper B: structured parameterizations "become mostly redundant".'
-BOTH = 'Are both losses at once as good, in as many steps? Paper A: "a comparable performance [...] without '
+BOTH = 'Are both losses at once as good? Paper A: "a comparable performance [...] without '
 BOTH += 'the need for a pretraining phase".'
 NOT_LEVEL = """\
 In B's own table S4 from scratch is 12.65 points ahead of the sinusoidal
@@ -944,10 +944,14 @@ def rivals_of(cells, arm, column):
     if column != "none" and (scratch := scratch_of(cells, arm)):
         rivals.append((HELPS, f"{known_as}, SPT over scratch", scratch, math.inf if pretrained else None))
     if column == "multitask":
-        for other in cells:  # equal steps
+        epochs = total(cells[arm][column][0])
+        for other in cells:
             group = cells[other].get("masked")
             if group and other.model == arm.model and not is_variant(other, cells[other]):
-                if total(group[0]) == total(cells[arm][column][0]):
+                as_long = total(group[0]) == epochs
+                # With as many labels: of the table's own length of SPT alone.
+                as_many = "epochs" not in group[0]["changes"] and group[0]["hp"]["train"]["epochs"] == epochs
+                if as_long or as_many:
                     rivals.append((BOTH, f"{known_as}, both losses over masked SPT", group, 0.0))
     for name, lead in LEADS.items():
         rest = arm.rest._replace(**lead.twin)

@@ -269,7 +269,9 @@ def report(
             rules = floors_of(known[1], shown, tier, floors or {})
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if tier == "mini":
-                print_leads(told(gaps) if shortly and not yours else gaps, titles)
+                gaps = told(gaps) if shortly and not yours else gaps
+                print_list("In short (no gap shows: 0 is in the interval):", in_short(gaps))
+                print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
                 beside = {} if (tier, task) in OTHER_TASK else paper
@@ -646,12 +648,25 @@ AS_SAID = (  # what the words of the last column of print_leads mean
 )
 
 
+def in_short(gaps):
+    """Of each lead of gaps_of how often one row is ahead, by those gaps that have an answer: lines such as
+    "gMLP over S5: ahead in 2 of 3, behind in 1"."""
+    lines = []
+    for name, of_lead in gaps.items():
+        ends = [gap.interval for gap in of_lead if gap.as_said]
+        counts = {"ahead": sum(low > 0 for low, _ in ends), "behind": sum(high < 0 for _, high in ends)}
+        counts["no gap shows"] = len(ends) - sum(counts.values())
+        first, *more = [f"{words} in {n}" for words, n in counts.items() if n] or [""]
+        lines += [", ".join([f"{name}: {first} of {len(ends)}", *more])] * bool(first)
+    return lines
+
+
 def as_said(gaps):
-    """ "Of 13 gaps 5 came as said or better, 4 did not, 4 are open.", of gaps_of; "" for fewer than three."""
+    """ "As the paper says, or better: 4 of 13; not: 5; open: 4.", of gaps_of; "" for a single one."""
     answers = [gap.as_said for of_lead in gaps.values() for gap in of_lead if gap.as_said]
-    yes, no, still = (sum(map(answers.count, names)) for names in (("yes", "better"), ("no",), ("open",)))
-    many = f"Of {len(answers)} gaps {yes} came as said or better, {no} did not, {still} are open."
-    return many if len(answers) > 2 else ""
+    no, still = map(answers.count, ("no", "open"))
+    yes = f"As the paper says, or better: {len(answers) - no - still} of {len(answers)}"
+    return f"{yes}; not: {no}; open: {still}." if len(answers) > 1 else ""
 
 
 def print_leads(gaps, titles, explained=True):
@@ -666,9 +681,9 @@ def print_leads(gaps, titles, explained=True):
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
+        print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
         if summed := as_said(gaps):
             print(f"{summed}\n")
-        print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
         if explained and any(line[-1] for line in lines):
             print_list("", AS_SAID)
 

@@ -416,7 +416,7 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     said = capsys.readouterr().out
     assert all(len(line) <= 80 for line in said[said.index("### How") :].splitlines())
     table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines() if "|" in line]
-    known, guessed = "sum at the root known", "sum at the root guessed"
+    known, guessed = "sum at the root computed", "sum at the root guessed"
     header = [f"{sm}, {part}" for sm in ("computed", "guessed") for part in ("test", "train")]
     at = table.index(["W", *header]) + 2
     assert table[at : at + 3] == [
