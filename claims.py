@@ -109,11 +109,10 @@ def count(pairs, width):
         f"{SEEDS} seeds each, trained by their table's recipe (longer trainings do not count)."
     )
     kinds = [
-        f"as in the paper: the same sign; where the paper has at most {GAP:g} points, within ±{GAP:g}",
-        f"not: the other sign, or 0 inside and within ±{GAP:g}; where the paper has at most {GAP:g} points, "
-        f"beyond ±{GAP:g}",
-        f"open: the rest, and pairs that are both at the bag: at most {GAP:g} points above a bag of symbols, "
-        "which sees no order",
+        f"as in the paper: the same sign; in the last row: within ±{GAP:g}",
+        f"not: the other sign, or no gap; in the last row: beyond ±{GAP:g}",
+        f"open: the interval does not tell, or both are at the bag: at most {GAP:g} points above a bag of "
+        "symbols, which sees no order",
     ]
     after = (
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
@@ -261,13 +260,6 @@ def show(judged):
 
 ENTERED = " (entered when known)"
 SHORT_OF = {FEW: "few", records.NOT_RUN: "none"}
-RULE = (  # that of docs/claims.md, by the interval
-    "yes: it has the paper's sign (how large the gap is, is not tested)",
-    f"no: it has the other sign, or has 0 inside and lies within ±{GAP:g}",
-    "open: it leaves both possible, or neither model learnt an order",
-    f"where the paper's gap is at most {GAP:g}, or ≈ 0: yes within ±{GAP:g}, no beyond (better, if on the "
-    f"side that suits the paper's sentence), open if it reaches over an end of ±{GAP:g}",
-)
 ROWS = """\
 How often is it as the papers say, at the mini tier? Each row below is a gap
 between two mini models, most of them not trained to their end, beside what a
@@ -290,7 +282,7 @@ TWICE = "Differences of two gaps, above 0 where it is as the words say:"
 def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
     print(ROWS)
-    tables.print_list("Did it come as said? By its interval, in points:", RULE)
+    tables.print_list("Is a gap as the paper says, by its interval?", tables.AS_SAID)
     print(f"{tally(judged, 80)}\n")
     print(MEANINGS + REST * any(one.answer not in ANSWERS for one in judged))
     print(f"{'said?':6} {' here [95 %]':20} paper\n")

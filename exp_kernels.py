@@ -450,6 +450,8 @@ def report(args):
         args, __file__, "Paper A, Table 3: long kernels, free or not", COLUMNS, data.TITLES, paper,
         short=data.SHORT_TITLES, floors=data.FLOORS, meanings=MEANINGS, leads=LEADS,
         first="--task image --model gmlp", labels={"S4": "A's S4", "S5": "A's S5"},
+        said='Paper A: gMLP is "comparable to both SSM models and even outperforms them on average"; '
+        'restrictions on the kernel "are not necessary".',
     )  # fmt: skip
 
 

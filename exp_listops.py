@@ -323,8 +323,8 @@ def predictions(model, task, split, args):
 
 RANGES = {
     "window": "A window works out each argument of the root that has at most W symbols, wherever it stands. "
-    "It guesses longer ones. With W = 0 it is the top level exact. (The reports of networks have W = "
-    f'{data.FLOORS["listops"]["cell"]["W"]}, sums computed, as "no network".)',
+    "It guesses longer ones. With W = 0 it is the top level exact. (In the reports of networks W = "
+    f'{data.FLOORS["listops"]["cell"]["W"]}, sums computed, is called "no network".)',
     "prefix": "A prefix sees the first P symbols. The rest is drawn from the training examples, many times, "
     "and the most frequent answer is given.",
 }
@@ -392,14 +392,15 @@ def print_ranges(groups, tier, everything):
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 accuracy = train_percent(groups[rule, min(sizes), sm])
                 found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums at the root {OF_ROOT[sm]}")
-        tables.print_list(f"Level with the best network ({name}, {network:.2f} on test), or ahead:", found)
         ours, test = errors
         words = (
-            "In brackets: accuracy on the training examples. A rule is judged by these, for there its error "
-            f"is {ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: within two errors of "
+            "A rule is judged by its accuracy on the training examples, for there its error is "
+            f"{ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: within two errors of "
             f"the difference, {2 * error:.2f} points."
         )
         print(textwrap.fill(words, 80) + "\n")
+        heading = f"Level with the best network ({name}, {network:.2f} on test), or ahead; in training:"
+        tables.print_list(heading, found)
     for rule in RANGES:
         rows = []
         for size in sizes_of(groups, rule, everything):

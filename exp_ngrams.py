@@ -508,7 +508,7 @@ def print_best(found, usual, cut=()):
     large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
     small = [r for r in usual if r["tier"] == "mini"]
     for r in small:
-        line = f'{best_in_words(r)} The reports of networks have it as "no network".'
+        line = f'{best_in_words(r)} In the reports of networks this row is called "no network".'
         print(textwrap.fill(line, 80) + "\n")
     said = [(r["task"], r["cell"].get("unit")) for r in small]  # whatever validates best
     rest = [r for r in found if r not in large and (r["task"], r["cell"].get("unit")) not in said]
@@ -520,10 +520,8 @@ def print_best(found, usual, cut=()):
         for r in cut:  # beside LRA's alone, which read as much
             lines.append([feature_of(r), *leads(r)[:2], *[""] * len(LATER)])
         for r in first:
-            words = (
-                f"{title_of(r)}{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. The "
-            )
-            print(textwrap.fill(f'{words}reports of networks have it as "no network".', 80) + "\n")
+            words = f"{title_of(r)}{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. In "
+            print(textwrap.fill(f'{words}the reports of networks this row is "no network".', 80) + "\n")
         where = "" if several else f" on {data.TITLES[large[0]['task']]}"
         print(f"Points ahead of published networks{where}; n=6, and the tables' best:\n")
         tables.show(["", "% test", "LRA's", "K=5", "S4", "A's S4", "MEGA", "SPT"], lines)

@@ -327,7 +327,9 @@ def report(args):
         for group in groups.values():
             print_task(group)
         if floors:
-            words = f'The reports of networks have 6x6, 400, quarters as "no network": {", ".join(floors)}. '
+            words = (
+                f'In the reports of networks 6x6, 400, quarters is called "no network": {", ".join(floors)}. '
+            )
             words += "Its 400 kinds of patches, the cheaper choice, were chosen with results in sight."
             print(textwrap.fill(words, 80) + "\n")
     tables.explain(

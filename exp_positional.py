@@ -87,6 +87,8 @@ def report(args):
         short=data.SHORT_TITLES, floors=data.FLOORS, also={"multitask": rotary},
         leads=LEADS, first="--task listops --position rotary",
         meanings={"learned": tables.OUR_READING},
+        said='Paper A: "The learned embeddings are very inferior to the other two, and rotary embeddings are '
+        'superior to the summed sinusoidal ones".',
     )  # fmt: skip
 
 

@@ -354,7 +354,8 @@ def in_words(name, tier, cells):
             )
             parts.append(", ".join([words_of, *(f"{row.label(False)} {kept[row]}" for row in others)]))
         if parts:
-            yield f"neighbours {words[order]}: {'; '.join(parts)}"
+            picture = " (the image is transposed)" * (name == "image" and order not in ORDERS)
+            yield f"neighbours {words[order]}{picture}: {'; '.join(parts)}"
     if flat:
         names = tables.listed([row.label(False) for row in flat])
         near = f"{names} {'are' if flat[1:] else 'is'} at the bag already"

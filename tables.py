@@ -221,7 +221,7 @@ def explain(text, meanings, numbers=NUMBERS):
 def report(
     args, script, title, tasks, titles, paper,
     *, also=None, short=None, floors=None, leads=None, apart=None, meanings=None, first="", more=None,
-    labels=None,
+    labels=None, said="",
 ):  # fmt: skip
     """Print the tables of a script, your records and this repository's in columns of their own.
 
@@ -236,6 +236,7 @@ def report(
     first           the flags of a cell to begin with at full size
     more            what prints further tables of the script, before the words are explained
     labels          {row: another name for it in the table of the paper's numbers}
+    said            what the paper says of the leads
     """
     if args.smoke:
         return
@@ -270,7 +271,9 @@ def report(
             gaps = gaps_of(leads, yours or ours, tasks, paper)
             if tier == "mini":
                 gaps = told(gaps) if shortly and not yours else gaps
-                print_list("In short (no gap shows: 0 is in the interval):", in_short(gaps))
+                if said and any(gaps.values()):
+                    print(textwrap.fill(said, 80) + "\n")
+                print_list("In short, by the intervals (no gap shows: 0 is inside):", in_short(gaps))
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -640,8 +643,8 @@ def gap_in_words(points):
 
 
 AS_SAID = (  # what the words of the last column of print_leads mean
-    f"yes: the gap has the paper's sign, or is within ±{GAP:g} where the paper has at most {GAP:g} points or "
-    "says that there is none",
+    "yes: the gap has the paper's sign (its size is not tested); where the paper has at most "
+    f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
     f"better: it is beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
     "no: the other sign, no gap, or one where the paper has none",
     "open: the interval does not tell, or both models learnt no order",
@@ -681,11 +684,11 @@ def print_leads(gaps, titles, explained=True):
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
+        if explained and any(line[-1] for line in lines):
+            print_list("Is a gap as the paper says, by its interval?", AS_SAID)
         print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
         if summed := as_said(gaps):
             print(f"{summed}\n")
-        if explained and any(line[-1] for line in lines):
-            print_list("", AS_SAID)
 
 
 def counts(sides):

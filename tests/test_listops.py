@@ -427,16 +427,14 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "44.0", "43.0"] in table
     assert ["8", "95.0", "90.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    good = "Level with the best network ({} on test), or ahead: "
+    good = "Level: within two errors of the difference, {} points. Level with the best network ({} on test), "
+    good += "or ahead; in training: "
     for network, level, *sizes in (
         ("MEGA, 63.14", 2.18, (16, 63.0), (16, 62.9)), ("Transformer, 89.50", 1.94, (8, 90.0))
     ):  # fmt: skip
         said = zip(("computed", "guessed"), sizes)
         found = " ".join(f"- a window from W = {W} on ({x}), sums at the root {sm}" for sm, (W, x) in said)
-        at = one_line.index(
-            good.format(network) + found + " In brackets: accuracy on the training"
-        )  # a prefix of 64 is behind
-        assert f"Level: within two errors of the difference, {level} points." in one_line[at:]
+        assert good.format(level, network) + found + " | W |" in one_line  # a prefix of 64 is behind
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
     dots = {bars.get_label(): bars.lines[0].get_xydata().tolist() for bars in panel.containers}

@@ -310,7 +310,7 @@ def test_the_linear_model_stands_beside_what_is_best_on_other_tasks(capsys):
     words = line | {"row": "words", "cell": {"n": 1, "unit": "word"}}
     exp_ngrams.print_best([line, words, line | {"task": "scifar", "row": "n=1"}], [usual])
     printed = " ".join(capsys.readouterr().out.split())
-    assert printed.startswith("Text: n=6 has 50.0; ") and 'have it as "no network". The best' in printed
+    assert printed.startswith("Text: n=6 has 50.0; ") and 'is called "no network". The best' in printed
     assert "Text: words has" in printed and ": n=1 has" in printed and "n=5" not in printed
 
 
