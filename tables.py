@@ -185,6 +185,7 @@ MEANINGS = {  # of words in any report
     "(Pathfinder)",
     "≈ 0": "what the paper says in words: there is no difference",
     "bag of symbols": "the model sees which symbols occur, not where",
+    "commonest training label": "as the answer to every test example",
     "commonest of each operation": "the answer that is most frequent in training for the root's operation",
     "°": f"learnt no order: at most {GAP:g} points above K = 1, a bag of symbols; at a gap: one of its "
     "models, or both",
@@ -273,7 +274,7 @@ def report(
                 gaps = told(gaps) if shortly and not yours else gaps
                 if said and any(gaps.values()):
                     print(textwrap.fill(said, 80) + "\n")
-                print_list("In short, by the intervals (no gap shows: 0 is inside):", in_short(gaps))
+                print_short(gaps)
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -651,16 +652,25 @@ AS_SAID = (  # what the words of the last column of print_leads mean
 )
 
 
+def print_short(gaps):
+    """The lines of in_short below what they are."""
+    print_list("In short, by the intervals (no gap shows: 0 is inside):", in_short(gaps))
+
+
 def in_short(gaps):
     """Of each lead of gaps_of how often one row is ahead, by those gaps that have an answer: lines such as
     "gMLP over S5: ahead in 2 of 3, behind in 1"."""
     lines = []
     for name, of_lead in gaps.items():
-        ends = [gap.interval for gap in of_lead if gap.as_said]
+        known = [gap for gap in of_lead if gap.as_said]
+        ends = [gap.interval for gap in known if not all(map(at_bag, gap.groups))]
         counts = {"ahead": sum(low > 0 for low, _ in ends), "behind": sum(high < 0 for _, high in ends)}
-        counts["no gap shows"] = len(ends) - sum(counts.values())
+        counts |= {
+            "no gap shows": len(ends) - sum(counts.values()),
+            "no order learnt": len(known) - len(ends),
+        }
         first, *more = [f"{words} in {n}" for words, n in counts.items() if n] or [""]
-        lines += [", ".join([f"{name}: {first} of {len(ends)}", *more])] * bool(first)
+        lines += [", ".join([f"{name}: {first} of {len(known)}", *more])] * bool(first)
     return lines
 
 
