@@ -334,7 +334,7 @@ LEGEND = """\
              learns nothing from the training examples; a prefix takes from them
              what it does not see. ±: the standard error by the size of the test
              set
-    computed, guessed: a sum at the root
+    computed  a sum at the root, as the other operations
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     greedy   the answer that the root's operation has most often; of SM a random
@@ -391,7 +391,11 @@ def print_ranges(groups, tier, everything):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 accuracy = train_percent(groups[rule, min(sizes), sm])
-                found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums at the root {OF_ROOT[sm]}")
+                ahead = [size for size in sizes if side(groups[rule, size, sm]) == "ahead"]
+                more = f"; ahead from {min(ahead):,} on" if ahead and min(ahead) > min(sizes) else ""
+                found.append(
+                    f"a {rule} from {start} on ({accuracy:.1f}), sums at the root {OF_ROOT[sm]}{more}"
+                )
         ours, test = errors
         words = (
             "A rule is judged by its accuracy on the training examples, for there its error is "
