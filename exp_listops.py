@@ -392,10 +392,9 @@ def print_ranges(groups, tier, everything):
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 accuracy = train_percent(groups[rule, min(sizes), sm])
                 ahead = [size for size in sizes if side(groups[rule, size, sm]) == "ahead"]
-                more = f"; ahead from {min(ahead):,} on" if ahead and min(ahead) > min(sizes) else ""
-                found.append(
-                    f"a {rule} from {start} on ({accuracy:.1f}), sums at the root {OF_ROOT[sm]}{more}"
-                )
+                more = f"level; ahead from {min(ahead):,} on" if ahead else "level"
+                more = "ahead" if min(sizes) in ahead else more
+                found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums {OF_ROOT[sm]}: {more}")
         ours, test = errors
         words = (
             "A rule is judged by its accuracy on the training examples, for there its error is "
@@ -403,7 +402,10 @@ def print_ranges(groups, tier, everything):
             f"the difference, {2 * error:.2f} points."
         )
         print(textwrap.fill(words, 80) + "\n")
-        heading = f"Level with the best network ({name}, {network:.2f} on test), or ahead; in training:"
+        heading = (
+            f"Level with the best network ({name}, {network:.2f} on test) or ahead, by training; sums at the "
+            "root computed or guessed:"
+        )
         tables.print_list(heading, found)
     for rule in RANGES:
         rows = []

@@ -175,7 +175,7 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-MORE = "Recipes, other trainings, further rows: --all-tiers\n"
+MORE = "Recipes, other trainings, further rows: --all-tiers\nFurther gaps: python claims.py --rows\n"
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report
@@ -654,7 +654,7 @@ AS_SAID = (  # what the words of the last column of print_leads mean
 
 def print_short(gaps):
     """The lines of in_short below what they are."""
-    print_list("In short, by the intervals (no gap shows: 0 is inside):", in_short(gaps))
+    print_list("How often is one ahead? (No gap shows: 0 is inside the interval.)", in_short(gaps))
 
 
 def in_short(gaps):
