@@ -175,7 +175,10 @@ NUMBERS = (
 OUR_READING = (
     'which row is "learned" and which has no techniques is our reading: the table is scrambled in our copy'
 )
-MORE = "Recipes, other trainings, further rows: --all-tiers\nFurther gaps: python claims.py --rows\n"
+MORE = """\
+Recipes, other trainings, further rows: --all-tiers
+Further gaps, and differences of two: python claims.py --rows
+"""
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
 MEANINGS = {  # of words in any report

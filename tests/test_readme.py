@@ -114,25 +114,27 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     printed = rule.printed_cells()
     mini = rule.read(None)
     pairs = [rule.judge(pair, mini) for pair in claims.all_pairs(printed, mini)]
-    signs = [pair.numbers[0] > 0 for pair in pairs if abs(pair.numbers[0]) > 5]
-    assert (
-        f"Of the {len(signs)} gaps that are above 5 points here, {sum(signs)} have the paper's sign."
-        in README
-    )
+    large = [pair.reading for pair in pairs if abs(pair.numbers[0]) > 5]
+    counts = len(large), large.count("same sign"), large.count("opposite")
     small = [pair.answer for pair in claims.by_size(pairs)[-1]]
+    said = "Of the {} gaps that are above 5 points here, {} have the paper's sign and {} the other; for {} "
+    assert said.format(*counts, len(large) - sum(counts[1:])) + "the paper has at most 2 points." in README
+    assert {*large} <= {"same sign", "opposite", "ahead", "behind"} and "yes" not in small
     assert (
-        f"Of the {len(small)} gaps that are at most 2 points in a paper, none is sure to be so here."
-        in README
+        f"of all {len(small)} gaps that are at most 2 points in a paper, none is surely within ±2" in README
     )
-    assert "yes" not in small
     gaps = {}  # {(who, a sentence in short): {(points, answer)}}
     judged = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", printed)]
     for one in judged:
         if one.numbers:
             found = gaps.setdefault((one.row.heading.who, one.row.heading.short), set())
             found.add((f"{abs(one.numbers[0]):.1f}", one.answer))
-    table = re.findall(r"^\| ([AB]): (.*?) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
-    for who, sentence, *sides in table:
+    table = re.findall(r"^\| ([AB]): (.*?) \| (\d+, \d+, \d+) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
+    for who, sentence, counted, *sides in table:
+        rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, sentence)]
+        answers = [one.answer for one in rows]
+        sums = [sum(map(answers.count, names)) for names in (("yes", "better"), ("no",), ("open",))]
+        assert counted == ", ".join(map(str, sums)), sentence
         for side, answers in zip(sides, (("yes", "better"), ("no",))):
             for points, still in re.findall(r"(\d+\.\d)( \(open\))?", side):
                 wanted = {(points, answer) for answer in (("open",) if still else answers)}
