@@ -122,7 +122,8 @@ def count(pairs, width):
         f"The {len(pairs)} pairs are made of {len(arms)} rows, so they are not independent. Of the "
         f"{len(alike)} above {FAR:g} points with the same sign, {bags} have one model at the bag{size}. "
         f"Of the {len(large)} gaps that are above {LARGE:g} points here, {large.count(SAME)} have the "
-        f"paper's sign and {large.count(OPPOSITE)} the other; for the rest the paper has at most {GAP:g} points. "
+        f"paper's sign and {large.count(OPPOSITE)} the other; in the rest the paper has at most {GAP:g} "
+        "points. "
         "A's rows learned and no techniques (Table 4) are our reading: it is scrambled in our copy. Here "
         "gaps are compared with the papers' numbers. Beside the papers' sentences (--rows) a larger gap can "
         'be better: A says that gMLP "even outperforms" S4.'

@@ -298,7 +298,7 @@ def report(args):
     if not found and args.mini:
         print("Nobody has run the dial at the mini tier yet: leave out --report.\n")
     elif args.mini:
-        print("What the mini runs say: python claims.py --rows")
+        print("What the mini runs say: python claims.py --rows all")
     tables.print_elsewhere(args, __file__, drawn, {tier for _, tier in ours})
 
 

@@ -1217,7 +1217,13 @@ def print_papers(args, both, names):
             print_averages(both, MEANS)
             print(NOTES)
         else:
-            print("✗: chance. LRA's other rows, and the paper's averages: --all-tiers\n")
+            print(MORE_OF_B)
+
+
+MORE_OF_B = """\
+✗: chance. Of S4 after SPT our copy of B has averages alone: these, and LRA's
+other rows: --all-tiers
+"""
 
 
 def print_averages(both, averages):

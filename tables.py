@@ -651,7 +651,7 @@ AS_SAID = (  # what the words of the last column of print_leads mean
     f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
     f"better: it is beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
     "no: the other sign, no gap, or one where the paper has none",
-    "open: the interval does not tell, or both models learnt no order",
+    "open: the interval leaves two of these possible, or both models learnt no order",
 )
 
 
