@@ -125,7 +125,7 @@ def count(pairs, width):
         f"paper's sign and {large.count(OPPOSITE)} the other; in the rest the paper has at most {GAP:g} "
         "points. "
         "A's rows learned and no techniques (Table 4) are our reading: it is scrambled in our copy. Here "
-        "gaps are compared with the papers' numbers. Beside the papers' sentences (--rows) a larger gap can "
+        "gaps are compared with the papers' numbers. By the papers' sentences (--rows) a larger gap can "
         'be better: A says that gMLP "even outperforms" S4.'
     )
     turned = [f"{pair.row.words}: {in_numbers(pair)} (paper: {tables.gap_in_words(pair.row.expected)})"

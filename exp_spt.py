@@ -796,7 +796,7 @@ MEANINGS = tables.MEANINGS | {  # words of the tables
     "masked": "SPT restores masked symbols",
     "causal": "SPT restores the next symbol",
     "S4": "a state space with a structured matrix",
-    "DLR": "a state space with a diagonal matrix; its states learn at 1e-4 (S4's at 1e-3)",
+    "DLR": "diagonal linear RNN, a simpler state space than S4; its states learn at 1e-4 (S4's at 1e-3)",
     "random": "the matrix of a state space starts as random numbers",
     "1 %, 10 %": "of the training images",
     "one way": "the model reads in one direction, as after causal SPT",
@@ -1201,7 +1201,8 @@ def print_papers(args, both, names):
     """Tables 1 to 3 of the paper, its averages beside ours."""
     not_run = not any(r["tier"] == "paper" for found in both for r in found)
     if not_run:
-        tables.print_first(__file__, "--task image --objective causal")
+        hours = "Paper B gave each of its halves 24 hours of one GPU: --hours 24"
+        tables.print_first(__file__, "--task image --objective causal", hours)
     known = records.published()
     rows = [row for row in PAPER if args.all_tiers or row not in SEVEN]
     rules = tables.floors_of(known, names, "paper", data.FLOORS)
@@ -1221,8 +1222,8 @@ def print_papers(args, both, names):
 
 
 MORE_OF_B = """\
-✗: chance. Of S4 after SPT our copy of B has averages alone: these, and LRA's
-other rows: --all-tiers
+✗: chance. Of S4 after SPT our copy of B has averages alone. These and LRA's
+other rows are in --all-tiers.
 """
 
 

@@ -326,10 +326,9 @@ def of_the_paper(ours, yours, paper, leads):
     return [r for r in found if not compared or r["task"] in compared | {r["task"] for r in yours}]
 
 
-def print_first(script, flags):
+def print_first(script, flags, hours="Its hours on your machine: python bench.py step"):
     """What stands in place of ours where nobody has run a table at full size."""
-    print("A cell to begin with, on a GPU:")
-    print(f"python {Path(script).name} {flags}\nIts hours on your machine: python bench.py step\n")
+    print(f"A cell to begin with, on a GPU:\npython {Path(script).name} {flags}\n{hours}\n")
 
 
 def tiers_of(args, yours, ours):
@@ -650,14 +649,14 @@ AS_SAID = (  # what the words of the last column of print_leads mean
     "yes: the gap has the paper's sign (its size is not tested); where the paper has at most "
     f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
     f"better: it is beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
-    "no: the other sign, no gap, or one where the paper has none",
+    f"no: the other sign; no gap, as the interval lies within ±{GAP:g}; or a gap where the paper has none",
     "open: the interval leaves two of these possible, or both models learnt no order",
 )
 
 
 def print_short(gaps):
     """The lines of in_short below what they are."""
-    print_list("How often is one ahead? (No gap shows: 0 is inside the interval.)", in_short(gaps))
+    print_list("How often is one ahead? (Neither: 0 is inside the interval.)", in_short(gaps))
 
 
 def in_short(gaps):
@@ -669,7 +668,7 @@ def in_short(gaps):
         ends = [gap.interval for gap in known if not all(map(at_bag, gap.groups))]
         counts = {"ahead": sum(low > 0 for low, _ in ends), "behind": sum(high < 0 for _, high in ends)}
         counts |= {
-            "no gap shows": len(ends) - sum(counts.values()),
+            "neither": len(ends) - sum(counts.values()),
             "no order learnt": len(known) - len(ends),
         }
         first, *more = [f"{words} in {n}" for words, n in counts.items() if n] or [""]

@@ -703,7 +703,7 @@ def test_a_mini_gap_has_its_interval_and_its_answer(reported, monkeypatch):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         assert {row.removeprefix("Text"): [cells[0], cells[2]] for row, cells in rows.items()} == wanted
         assert {cells[1] for cells in rows.values()} == {paper}
-    assert "- wide: ahead in 1 of 4, behind in 1, no gap shows in 2\n- of words: " in out
+    assert "- wide: ahead in 1 of 4, behind in 1, neither in 2\n- of words: " in out
     assert "- nowhere" not in out and "As the paper says, or better: 2 of 8; not: 4; open: 2." in out
     with monkeypatch.context() as patch:
         patch.setattr("tables.at_bag", bool)  # as if no model had learnt an order
