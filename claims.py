@@ -164,11 +164,24 @@ def tally(judged, width):
         f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
         "Nothing is corrected for that. Many rows share runs."
     )
+    if either := sum(map(suits_anyhow, summed)):
+        after += (
+            f" {either} open rows of one-sided sentences can only be yes or better: their interval reaches "
+            f"from within ±{GAP:g} to beyond it on the good side."
+        )
     if summed != expecting:
         after += " Rival guesses of ours exclude each other, and are not counted."
     table = tables.markdown(["did it come as said?", *ANSWERS], lines)
     before, after = (textwrap.fill(words, width) for words in (" ".join(said), after))
     return "\n\n".join([before, table, tables.bullets(kinds, width), after])
+
+
+def suits_anyhow(judged):
+    """Whether a row is open between yes and better alone."""
+    _, _, low, high = judged.numbers
+    worst = {"+": low, "-": -high}.get(judged.row.heading.side, -math.inf)
+    level = judged.row.expected is not None and abs(judged.row.expected) <= GAP
+    return judged.answer == "open" and level and worst >= -GAP
 
 
 def in_numbers(judged):

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+import types
 from itertools import count
 
 import pytest
@@ -213,6 +214,24 @@ def judged(tmp_path, *groups, expected=math.inf, curves=None):
 
 
 FIVE, SEVEN = group({"kernel": 5}, 0.70, 0.71, 0.72), group({"kernel": 7}, 0.60, 0.61, 0.62)
+
+
+@pytest.mark.parametrize(
+    "side, expected, low, high, answer, counts",
+    [
+        ("+", 0.3, 0.5, 4.4, "open", True),
+        ("+", 0.3, -2.01, 4.4, "open", False),  # it may be no, too
+        ("-", 0.3, -4.4, 2, "open", True),
+        ("-", 0.3, 0.5, 4.4, "open", False),
+        ("", 0.3, 0.5, 4.4, "open", False),
+        ("+", 4.36, 0.5, 4.4, "yes", False),
+        ("+", 4.36, -0.5, 4.4, "open", False),
+    ],
+)
+def test_open_between_yes_and_better(side, expected, low, high, answer, counts):
+    row = types.SimpleNamespace(heading=types.SimpleNamespace(side=side), expected=expected)
+    judged = types.SimpleNamespace(row=row, numbers=(0, 0, low, high), answer=answer)
+    assert claims.suits_anyhow(judged) == counts
 
 
 def test_three_seeds_are_judged_and_the_first_three(tmp_path):

@@ -129,12 +129,12 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
         if one.numbers:
             found = gaps.setdefault((one.row.heading.who, one.row.heading.short), set())
             found.add((f"{abs(one.numbers[0]):.1f}", one.answer))
-    table = re.findall(r"^\| ([AB]): (.*?) \| (\d+, \d+, \d+) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
+    table = re.findall(r"^\| ([AB]): (.*?) \| (\d+ \| \d+ \| \d+) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
     for who, sentence, counted, *sides in table:
         rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, sentence)]
         answers = [one.answer for one in rows]
         sums = [sum(map(answers.count, names)) for names in (("yes", "better"), ("no",), ("open",))]
-        assert counted == ", ".join(map(str, sums)), sentence
+        assert counted == " | ".join(map(str, sums)), sentence
         for side, answers in zip(sides, (("yes", "better"), ("no",))):
             for points, still in re.findall(r"(\d+\.\d)( \(open\))?", side):
                 wanted = {(points, answer) for answer in (("open",) if still else answers)}
