@@ -429,7 +429,7 @@ MEANINGS = {
     "gMLP over S4": "the paper's gaps are over A's own runs of S4 and S5, and not over the cited ones",
     "gMLP": "a block with a gate, whose kernels are free numbers for all distances",
     "free taps": "S4's block with a kernel of free numbers; it keeps its recipe's dropout, and underfits",
-    "S4D, S5, LRU": "state space with a diagonal matrix",
+    "S4D, S5, LRU": "a state space with a diagonal matrix",
     "SGConv": "long kernels that decay with the distance by construction; not in A's Table 3; underfits on "
     "Image",
 }

@@ -18,6 +18,7 @@ from conftest import SCRIPTS, lines_of
 
 import claims
 import data
+import exp_range
 import exp_spt
 import floors
 import records
@@ -120,9 +121,10 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     said = "Of the {} gaps that are above 5 points here, {} have the paper's sign and {} the other; for {} "
     assert said.format(*counts, len(large) - sum(counts[1:])) + "the paper has at most 2 points." in README
     assert {*large} <= {"same sign", "opposite", "ahead", "behind"} and "yes" not in small
-    assert (
-        f"of all {len(small)} gaps that are at most 2 points in a paper, none is surely within ±2" in README
+    said = (
+        "all {} gaps that are at most 2 points in a paper, {} are surely beyond ±2 in these short trainings"
     )
+    assert said.format(len(small), small.count("no")) + ", and none is surely within." in README
     gaps = {}  # {(who, a sentence in short): {(points, answer)}}
     judged = [rule.judge(row, mini) for row in rule.read_rows(ROOT / "claims.tsv", printed)]
     for one in judged:
@@ -144,6 +146,13 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     dial = {one.row.name: one.numbers for one in judged}
     (k5, *_), (gmlp, _, low, high) = dial["k5-text-16"], dial["gmlp-text-16"]
     assert lost == (f"{k5:.1f}", f"{gmlp:.1f} [{low:.1f}, {high:.1f}]")
+    (kept,) = re.findall(r"it keeps (\d+ %) of its lead over the bag", README)
+    assert f"S4 {kept}\n" in claims.report_of(exp_range, "--mini", "--task", "text")
+    (there, here) = re.findall(
+        r"K = 31 is (\S+) points above K = 5 on Image; here it is (\S+) above", README
+    )[0]
+    (image,) = (one for one in judged if one.row.name == "image-31")
+    assert (there, here) == (f"{image.row.expected:.1f}", f"{image.numbers[0]:.1f}")
 
 
 def test_what_a_start_is_worth_is_said_as_in_the_report():
