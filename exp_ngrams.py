@@ -396,9 +396,10 @@ MEANINGS = {
 
 
 BEST = """\
-LRA's: the best of the 11 Transformers of LRA's table (of Text they read 1,000
-bytes); K=5: A's convolution; S4: that of Gu et al., and A's own run; MEGA: that
-of Ma et al.; SPT: B's rotary Transformer. ≈: level, within two standard errors.
+LRA's: the best of the 11 Transformers of LRA's table (of Text they read 4,000
+bytes by its paper, 1,000 by its code); K=5: A's convolution; S4: that of Gu et
+al., and A's own run; MEGA: that of Ma et al.; SPT: B's rotary Transformer. ≈:
+level, within two standard errors.
 """
 
 
@@ -504,7 +505,7 @@ def best_of(group):
 def print_best(found, usual, cut=()):
     """What is best by validation: at the mini tier, where nothing published is comparable, a sentence each;
     else a table of how far each is ahead of what is published, and first that which other reports have. cut:
-    a record of texts as long as LRA's Transformers read."""
+    a record of texts of 1,000 bytes, which LRA's code reads."""
     large = [r for r in found if r["tier"] == "paper" and r["task"] in COLUMNS]
     small = [r for r in usual if r["tier"] == "mini"]
     for r in small:
@@ -517,7 +518,7 @@ def print_best(found, usual, cut=()):
         first = [r for r in usual if r not in large]
         several = len({r["task"] for r in large}) > 1  # tasks, which each row has to name
         lines = [[title_of(r) * several + feature_of(r), *leads(r)] for r in first + large]
-        for r in cut:  # beside LRA's alone, which read as much
+        for r in cut:  # beside LRA's alone, whose code reads as much
             lines.append([feature_of(r), *leads(r)[:2], *[""] * len(LATER)])
         for r in first:
             words = f"{title_of(r)}{feature_of(r)} has {100 * r['test_acc']:.1f} %, {beside_the_best(r)}. In "
