@@ -103,10 +103,8 @@ def in_short(found):
     difference."""
     places, seen = {}, set()
     for task, _, record in found:
-        title = data.TITLES[task]
-        places.setdefault(beside_the_best(task, record), []).append(
-            f"{title} with guessed sums" if task in seen else title
-        )
+        name = data.TITLES[task] + " with guessed sums" * (task in seen)
+        places.setdefault(beside_the_best(task, record), []).append(name)
         seen.add(task)
     words = (f"{side} on {tables.listed(on)}" for side, on in places.items())
     return f"Beside the best network: {'; '.join(words)}."
