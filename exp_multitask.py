@@ -212,7 +212,7 @@ def print_series(found):
             ends[n] = f"{adds} points with {n:,}"
         lines.append([f"{n:,}", f"{seen} x", *map(tables.summary, both), adds])
     print("#### Does shuffling help because examples repeat?\n")
-    words = f"ListOps, mini tier, {STEPS:,} steps each."
+    words = f"ListOps, mini tier, {STEPS:,} steps each (the gaps above are after epochs)."
     if ends:
         few, many = ends[min(ends)], ends[max(ends)]
         words += f" Shuffling adds {' and '.join(dict.fromkeys([few, many]))} unique examples."

@@ -10,7 +10,7 @@ The dial writes a document of L symbols into rows of s and reads it by columns: 
 apart, and what was s apart becomes neighbours. s = 1 is the paper's task; random is one fixed order; rotated
 and random-rotated also rotate each document by a number of its own, so that distances to the ends tell
 nothing. A bag of symbols (K = 1) notices no order. A model trains as in its own script; on mini Image all
-train alike and shorter. --no-techniques, since in ten epochs restoring bytes costs K = 5 ten points.
+train shorter. --no-techniques, since in ten epochs restoring bytes costs K = 5 ten points.
 
 The measure: how much do two positions interact in the answer? See `interactions`. With mean pooling first
 derivatives say little.
