@@ -374,24 +374,20 @@ def report(args):
 
 
 def print_ranges(groups, tier, everything):
-    """How far must a rule see? From which size on is it as good as the best network, and a table a rule of
-    accuracies. everything: of small sizes, too."""
+    """How far must a rule see? From which size on is it as good as the best network, and a table of its
+    accuracies for each rule. everything: with small sizes."""
     name, network, errors = best_network(groups, tier)
-    error = math.hypot(*errors)
-
-    def side(group):
-        return records.side(train_percent(group) - network, error) if name else ""
-
+    sides = {place: beside(group, network, errors) for place, group in groups.items()}
     print(f"### How far must a rule see on ListOps? ({records.TIERS[tier]})\n")
     shown = {rule for rule, *_ in groups}
     tables.print_list("", [words for rule, words in RANGES.items() if rule in shown])
     if name:
-        good, found = [place for place, group in groups.items() if side(group) != "behind"], []
+        good, found = [place for place, side in sides.items() if side != "behind"], []
         for rule, sm in product(SIZES, SM):
             if sizes := [size for of_rule, size, of_sm in good if (of_rule, of_sm) == (rule, sm)]:
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 accuracy = train_percent(groups[rule, min(sizes), sm])
-                ahead = [size for size in sizes if side(groups[rule, size, sm]) == "ahead"]
+                ahead = [size for size in sizes if sides[rule, size, sm] == "ahead"]
                 more = f"level; ahead from {min(ahead):,} on" if ahead else "level"
                 more = "ahead" if min(sizes) in ahead else more
                 found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums {OF_ROOT[sm]}: {more}")
@@ -399,7 +395,7 @@ def print_ranges(groups, tier, everything):
         words = (
             "A rule is judged by its accuracy on the training examples, for there its error is "
             f"{ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: within two errors of "
-            f"the difference, {2 * error:.2f} points."
+            f"the difference, {2 * math.hypot(*errors):.2f} points."
         )
         print(textwrap.fill(words, 80) + "\n")
         heading = (
@@ -453,6 +449,11 @@ def place_of(cell):
 
 def train_percent(group):
     return 100 * statistics.mean(r["train_acc"] for r in group)
+
+
+def beside(group, network, errors):
+    """ "ahead", "level" or "behind": a rule's accuracy in training beside a network's, see best_network."""
+    return records.side(train_percent(group) - network, math.hypot(*errors))
 
 
 NETWORKS = {  # test accuracies in percent

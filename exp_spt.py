@@ -894,8 +894,8 @@ HELPS = 'Does SPT help? Paper B: "dramatic gains".'
 AHEAD = 'Is S4 still ahead after SPT? Paper B: "very small gaps between Transformers and state space models".'
 START = "Does the start of a state space (its structured matrix, or random numbers) still matter after SPT? "
 START += 'Paper B: structured parameterizations "become mostly redundant".'
-BOTH = 'Are both losses at once as good? Paper A: "a comparable performance [...] without '
-BOTH += 'the need for a pretraining phase".'
+BOTH = 'Are both losses at once as good? Paper A: "a comparable performance [...] without the need for a '
+BOTH += 'pretraining phase".'
 NOT_LEVEL = """\
 In B's own table S4 from scratch is 12.65 points ahead of the sinusoidal
 Transformer after causal SPT, on Image; but the sentence says ≈ 0.

@@ -664,19 +664,17 @@ def in_short(gaps):
     "gMLP over S5: ahead in 2 of 3, behind in 1"."""
     lines = []
     for name, of_lead in gaps.items():
-        known = [gap for gap in of_lead if gap.as_said]
-        ends = [gap.interval for gap in known if not all(map(at_bag, gap.groups))]
-        counts = {"ahead": sum(low > 0 for low, _ in ends), "behind": sum(high < 0 for _, high in ends)}
-        counts |= {
-            "neither": len(ends) - sum(counts.values()),
-            "no order learnt": len(known) - len(ends),
-        }
-        first, *more = [f"{words} in {n}" for words, n in counts.items() if n] or [""]
-        lines += [", ".join([f"{name}: {first} of {len(known)}", *more])] * bool(first)
+        if known := [gap for gap in of_lead if gap.as_said]:
+            ends = [gap.interval for gap in known if not all(map(at_bag, gap.groups))]
+            ahead, behind = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
+            neither, flat = len(ends) - ahead - behind, len(known) - len(ends)
+            counts = {"ahead": ahead, "behind": behind, "neither": neither, "no order learnt": flat}
+            first, *more = (f"{words} in {n}" for words, n in counts.items() if n)
+            lines.append(", ".join([f"{name}: {first} of {len(known)}", *more]))
     return lines
 
 
-def as_said(gaps):
+def sum_of_answers(gaps):
     """ "As the paper says, or better: 4 of 13; not: 5; open: 4.", of gaps_of; "" for a single one."""
     answers = [gap.as_said for of_lead in gaps.values() for gap in of_lead if gap.as_said]
     no, still = map(answers.count, ("no", "open"))
@@ -699,7 +697,7 @@ def print_leads(gaps, titles, explained=True):
         if explained and any(line[-1] for line in lines):
             print_list("Is a gap as the paper says, by its interval?", AS_SAID)
         print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
-        if summed := as_said(gaps):
+        if summed := sum_of_answers(gaps):
             print(f"{summed}\n")
 
 

@@ -60,10 +60,8 @@ def test_the_papers_numbers(task):
 def test_the_first_line_says_which_rules_are_as_good_as_the_best(found):
     """Text 60 of 91, Image 70 of 90, ListOps 80 of 63, guessed 63 in training, Pathfinder 90 of 97; then Text
     0.5 points behind, of which two errors are 0.8."""
-    words = (
-        "Beside the best network: behind on Text, Image and Pathfinder; ahead on ListOps; level on ListOps "
-    )
-    words += "with guessed sums."
+    words = "Beside the best network: behind on Text, Image and Pathfinder; ahead on ListOps; "
+    words += "level on ListOps with guessed sums."
     assert floors.in_short(found) == words and words in " ".join(floors.listed(found).split())
     found[0][-1]["test_acc"] = 0.905
     assert floors.in_short(found[:2]) == "Beside the best network: level on Text; behind on Image."

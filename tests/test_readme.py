@@ -141,7 +141,11 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
             found = gaps.setdefault((one.row.heading.who, one.row.heading.short), set())
             found.add((f"{abs(one.numbers[0]):.1f}", one.answer))
     table = re.findall(r"^\| ([AB]): (.*?) \| (\d+ \| \d+ \| \d+) \| (.*?)\|(.*?)\|$", README, re.MULTILINE)
+    sentences = {(one.row.heading.who, one.row.heading.short) for one in judged}
+    papers = [who for who, _ in sentences if who in claims.PAPERS]
+    assert f"The main sentences ({len(table)} of {len(papers)});" in README
     for who, sentence, counted, *sides in table:
+        assert re.search(r"\d\.\d", "".join(sides)), sentence
         rows = [one for one in judged if (one.row.heading.who, one.row.heading.short) == (who, sentence)]
         assert counted == " | ".join(map(str, sums(rows))), sentence
         for side, answers in zip(sides, (("yes", "better"), ("no",))):
