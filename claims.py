@@ -64,7 +64,7 @@ def all_pairs(printed, mini):
             if one.task == other.task:
                 shorten = exp_spt.by_positions if exp == "spt" else exp_spt.in_short
                 names = (shorten(table[key][0]) for key in (one, other))
-                names = (name.replace(", no techniques", " (no techniques)") for name in names)
+                names = (re.sub(", (no techniques|scratch|\\w+ SPT)$", r" (\1)", name) for name in names)
                 words = f"{data.TITLES[one.task]}: {' over '.join(names)}"
                 gap = round(table[one][1] - table[other][1], 2)
                 row = rule.Row(exp, "", words, gap, "", ((1, one), (-1, other)))
@@ -165,10 +165,7 @@ def tally(judged, width):
         "Nothing is corrected for that. Many rows share runs."
     )
     if either := sum(map(suits_anyhow, summed)):
-        after += (
-            f" {either} open rows of one-sided sentences can only be yes or better: their interval reaches "
-            f"from within ±{GAP:g} to beyond it on the good side."
-        )
+        after += f" {either} rows are open between yes and better only: their interval does not reach a no."
     if summed != expecting:
         after += " Rival guesses of ours exclude each other, and are not counted."
     table = tables.markdown(["did it come as said?", *ANSWERS], lines)
@@ -237,7 +234,7 @@ def plot(pairs, path):
     axis.set(xlim=(0, end), ylim=(low, high), xlabel="the paper's gap, at full size (points)")
     axis.set_ylabel("the same gap here, mini (points; 95 % interval)")
     axis.set_title(
-        "Two rows of the papers' tables, over 2 points apart there: how far apart here, in short trainings?",
+        "Pairs of rows that are over 2 points apart in a paper: how far apart are they here?",
         fontsize=10,
     )
     tables.legend_below(figure, [axis])

@@ -69,8 +69,9 @@ def signed(points, digits=1):
 
 
 def ends(low, high):
-    """ "[-1.2, 1.7]": an interval."""
-    return f"[{round(low, 1) + 0.0:.1f}, {round(high, 1) + 0.0:.1f}]"
+    """ "[-1.2, 1.7]": an interval. An end near 0 or GAP has two digits: the answer depends on its side."""
+    digits = (2 if abs(round(end, 1)) in (0, GAP) else 1 for end in (low, high))
+    return "[{}, {}]".format(*(f"{round(end, n) + 0.0:.{n}f}" for end, n in zip((low, high), digits)))
 
 
 def least_to_most(values, text):
@@ -197,8 +198,8 @@ MEANINGS = {  # of words in any report
 }
 MINI = """\
 Small data, small models, most of them not trained to their end. Compare rows
-with each other, and not with the paper's at full size. Of gaps trust only the
-sign of large ones: python claims.py says how often it is the paper's.
+with each other, and not with the paper's at full size. Of a large gap the sign
+is mostly the paper's, but not always: python claims.py counts.
 """
 REDUCED = """\
 Fewer epochs or examples than in the paper, mostly one seed: too little to judge
@@ -648,9 +649,9 @@ def gap_in_words(points):
 AS_SAID = (  # what the words of the last column of print_leads mean
     "yes: the gap has the paper's sign (its size is not tested); where the paper has at most "
     f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
-    f"better: it is beyond ±{GAP:g}, on the side that suits the paper's sentence even more",
-    f"no: the other sign; no gap, as the interval lies within ±{GAP:g}; or a gap where the paper has none",
-    "open: the interval leaves two of these possible, or both models learnt no order",
+    f'better: beyond ±{GAP:g} on the good side (the sentence says "as good", it is ahead)',
+    f"no: the other sign; within ±{GAP:g} where the paper has a gap; a gap where it has none",
+    "open: the interval does not tell, or both models learnt no order",
 )
 
 
