@@ -269,7 +269,8 @@ def show(judged):
     words = words.replace(ENTERED, " †") + " [none]" * bool(judged.marks["nothing restored"])
     here = in_numbers(judged) if judged.seeds else ""
     here = f" {here}" if here[2:3] == "." else here  # +4.9 stands below +11.2
-    before = f"{SHORT_OF.get(judged.answer, judged.answer):6} {here:20} {paper:6} "
+    answer = SHORT_OF.get(judged.answer, judged.answer) + "°" * (judged.reading == BAG)
+    before = f"{answer:6} {here:20} {paper:6} "
     whole = words.replace("K = ", "K\xa0=\xa0")  # no line ends within it
     lines = textwrap.fill(whole, 80, initial_indent=before, subsequent_indent=" " * len(before))
     print(lines.replace("\xa0", " "))
@@ -279,8 +280,8 @@ ENTERED = " (entered when known)"
 SHORT_OF = {FEW: "few", records.NOT_RUN: "none"}
 ROWS = """\
 How often is it as the papers say, at the mini tier? Each row below is a gap
-between two mini models, most of them not trained to their end, beside what a
-paper has of it.
+between two mini models, or a difference of two such gaps, beside what a paper
+has of it. Most models are not trained to their end.
 """
 MEANINGS = f"""\
     paper    its gap at full size; > 0, < 0, ≈ 0: its words alone
@@ -299,7 +300,8 @@ TWICE = "Differences of two gaps, above 0 where it is as the words say:"
 def show_rows(judged):
     """Print how often the papers' and our sentences came, what the words of a row mean, and every row."""
     print(ROWS)
-    tables.print_list("Is a gap as the paper says, by its interval?", tables.AS_SAID)
+    meanings = (f"{answer}: {meaning}" for answer, meaning in tables.AS_SAID.items())
+    tables.print_list("Is a gap as the paper says, by its interval?", meanings)
     print(f"{tally(judged, 80)}\n")
     print(MEANINGS + REST * any(one.answer not in ANSWERS for one in judged))
     print(f"{'said?':6} {' here [95 %]':20} paper\n")

@@ -338,7 +338,7 @@ LEGEND = """\
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     greedy   the answer that the root's operation has most often; of SM a random
-             digit (in the reports of networks the commonest one)
+             digit (in the reports of networks the commonest digit)
     guessed  a long argument: by its operation, MIN 0, MAX 9, MED 4, of SM a
              random digit; a sum at the root: a random digit. Sums within a
              window are worked out.
@@ -388,14 +388,14 @@ def print_ranges(groups, tier, everything):
                 start = f"{SIZES[rule]} = {min(sizes):,}"
                 accuracy = train_percent(groups[rule, min(sizes), sm])
                 ahead = [size for size in sizes if sides[rule, size, sm] == "ahead"]
-                more = f"level; ahead from {min(ahead):,} on" if ahead else "level"
-                more = "ahead" if min(sizes) in ahead else more
-                found.append(f"a {rule} from {start} on ({accuracy:.1f}), sums {OF_ROOT[sm]}: {more}")
+                side = sides[rule, min(sizes), sm]
+                more = f", ahead from {min(ahead):,} on" if ahead and side == "level" else ""
+                found.append(f"{rule}, sums {OF_ROOT[sm]}: {side} from {start} on ({accuracy:.1f}){more}")
         ours, test = errors
         words = (
             "A rule is judged by its accuracy on the training examples, for there its error is "
-            f"{ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: within two errors of "
-            f"the difference, {2 * math.hypot(*errors):.2f} points."
+            f"{ours:.1f} points; on the fewer test examples it is {test:.1f}. Level: at most "
+            f"{2 * math.hypot(*errors):.2f} points apart, two errors of the difference."
         )
         print(textwrap.fill(words, 80) + "\n")
         heading = (

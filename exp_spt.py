@@ -874,9 +874,9 @@ def print_questions(questions):
     """The gaps of each question, see gaps_of."""
     known = {question: gaps for question, gaps in questions.items() if any(gaps.values())}
     tables.print_short({name: of_lead for gaps in known.values() for name, of_lead in gaps.items()})
-    for number, (question, gaps) in enumerate(known.items()):
+    for question, gaps in known.items():
         print(textwrap.fill(question, 80) + "\n")
-        tables.print_leads(gaps, data.TITLES, explained=number == 0)
+        tables.print_leads(gaps, data.TITLES)
         if gaps.get("S4 over sinusoidal"):
             print(NOT_LEVEL)
 

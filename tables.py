@@ -182,7 +182,16 @@ Further gaps, and differences of two: python claims.py --rows
 """
 WORDS = "What the numbers and words mean:"
 BEYOND, WITHOUT = "not in the paper's table", "no network"
-MEANINGS = {  # of words in any report
+AS_SAID = {  # what the answers of print_leads mean
+    "yes": "the gap has the paper's sign (its size is not tested); where the paper has at most "
+    f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
+    "better": f'beyond ±{GAP:g} on the good side (the sentence says "as good", it is ahead)',
+    "no": f"the other sign; within ±{GAP:g} where the paper has a gap; a gap where it has none",
+    "open": "the interval does not tell",
+    "open°": "both models learnt no order",
+}
+MEANINGS = {f"| {answer} |": meaning for answer, meaning in AS_SAID.items()}
+MEANINGS |= {  # of words in any report
     "cost": "CPU time of a run; (GPU): wall time",
     "no techniques": 'without A\'s training techniques: restoring corrupted bytes (Text: "denoising"), '
     "shuffled arguments (ListOps), augmentation (Image; mini tier: flips), three difficulty sets "
@@ -215,7 +224,7 @@ def explain(text, meanings, numbers=NUMBERS):
     for words, meaning in ({" ± ": numbers} | meanings).items():
         places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
         if known := [word for word, at in places.items() if at]:
-            found.append((min(itertools.chain(*places.values())), ", ".join(known).strip(), meaning))
+            found.append((min(itertools.chain(*places.values())), ", ".join(known).strip(" |"), meaning))
     lines = []
     for _, known, meaning in sorted(found):
         indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
@@ -570,12 +579,15 @@ class Gap(NamedTuple):
         return f"{self.epochs} epochs" if self.tier == "mini" and not said else ""
 
     @property
-    def as_said(self):
-        """Whether it is as the paper says, by records.read_interval: "yes", "better", "no" or "open". Of few
-        seeds, or where the paper has no such gap, ""."""
+    def reading(self):
+        """What its interval says, by records.read_interval; of few seeds "" as where the paper has no gap."""
         bags = all(map(at_bag, self.groups))
-        reading = "" if self.few else records.read_interval(self.paper, *self.interval, bags)
-        return records.as_there(reading, self.side)
+        return "" if self.few else records.read_interval(self.paper, *self.interval, bags)
+
+    @property
+    def as_said(self):
+        """Whether it is as the paper says: "yes", "better", "no" or "open"; "" without a reading."""
+        return records.as_there(self.reading, self.side)
 
     @property
     def training(self):
@@ -646,32 +658,22 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-AS_SAID = (  # what the words of the last column of print_leads mean
-    "yes: the gap has the paper's sign (its size is not tested); where the paper has at most "
-    f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
-    f'better: beyond ±{GAP:g} on the good side (the sentence says "as good", it is ahead)',
-    f"no: the other sign; within ±{GAP:g} where the paper has a gap; a gap where it has none",
-    "open: the interval does not tell, or both models learnt no order",
-)
-
-
 def print_short(gaps):
     """The lines of in_short below what they are."""
-    print_list("How often is one ahead? (Neither: 0 is inside the interval.)", in_short(gaps))
+    print_list("In short: gaps in points, and how often they are as the paper says", in_short(gaps))
 
 
 def in_short(gaps):
-    """Of each lead of gaps_of how often one row is ahead, by those gaps that have an answer: lines such as
-    "gMLP over S5: ahead in 2 of 3, behind in 1"."""
+    """Of each lead of gaps_of, by those gaps that have an answer, the least and the largest, and how often
+    the paper says so: lines such as "gMLP over S5: -2.0 to +5.0; yes in 2 of 3, no in 1"."""
     lines = []
     for name, of_lead in gaps.items():
         if known := [gap for gap in of_lead if gap.as_said]:
-            ends = [gap.interval for gap in known if not all(map(at_bag, gap.groups))]
-            ahead, behind = sum(low > 0 for low, _ in ends), sum(high < 0 for _, high in ends)
-            neither, flat = len(ends) - ahead - behind, len(known) - len(ends)
-            counts = {"ahead": ahead, "behind": behind, "neither": neither, "no order learnt": flat}
-            first, *more = (f"{words} in {n}" for words, n in counts.items() if n)
-            lines.append(", ".join([f"{name}: {first} of {len(known)}", *more]))
+            points = [records.difference(*gap.groups)[0] for gap in known]
+            answers = [gap.as_said for gap in known]
+            first, *more = (f"{word} in {answers.count(word)}" for word in AS_SAID if word in answers)
+            of_all = ", ".join([f"{first} of {len(known)}", *more])
+            lines.append(f"{name}: {least_to_most(points, signed)}; {of_all}")
     return lines
 
 
@@ -683,20 +685,18 @@ def sum_of_answers(gaps):
     return f"{yes}; not: {no}; open: {still}." if len(answers) > 1 else ""
 
 
-def print_leads(gaps, titles, explained=True):
-    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval.
-    explained: with what the words of its last column mean."""
+def print_leads(gaps, titles):
+    """A table of gaps_of: how far is one row ahead of another? At the mini tier with the 95 % interval."""
     lines = []
     for name, of_lead in gaps.items():
         rows = []
         for gap in of_lead:
             label = ", ".join(filter(None, [gap.where(titles), gap.training]))
-            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), gap.as_said])
+            answer = gap.as_said + "°" * (gap.reading == records.BAG)
+            rows += folded([label, gap.in_numbers, gap_in_words(gap.paper), answer])
         lines += under(name, rows)
     if lines:
         here = "here [95 %]" if any("[" in line[1] for line in lines) else "here"
-        if explained and any(line[-1] for line in lines):
-            print_list("Is a gap as the paper says, by its interval?", AS_SAID)
         print_table(["how far ahead, in points", here, "paper", "as said?"], lines)
         if summed := sum_of_answers(gaps):
             print(f"{summed}\n")

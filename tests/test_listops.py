@@ -427,14 +427,16 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     assert ["64", "44.0", "43.0"] in table
     assert ["8", "95.0", "90.0"] in table  # of the mini tier
     one_line = " ".join(said.split())
-    good = "Level: within two errors of the difference, {} points. Level with the best network ({} on test) "
-    good += "or ahead, by training; sums at the root computed or guessed: "
+    good = "Level: at most {} points apart, two errors of the difference. Level with the best network ({} on "
+    good += "test) or ahead, by training; sums at the root computed or guessed: "
     for network, level, *sizes in (
         ("MEGA, 63.14", 2.18, (16, 63.0), (16, 62.9)), ("Transformer, 89.50", 1.94, (8, 90.0))
     ):  # fmt: skip
-        ahead = "; ahead from 32 on" if sizes[1:] else ""  # 65.4 in training
-        said = zip((f"computed: level{ahead}", "guessed: level"), sizes)
-        found = " ".join(f"- a window from W = {W} on ({x}), sums {sm}" for sm, (W, x) in said)
+        ahead = ", ahead from 32 on" if sizes[1:] else ""  # 65.4 in training
+        said = zip(("computed", "guessed"), sizes, (ahead, ""))
+        found = " ".join(
+            f"- window, sums {sm}: level from W = {W} on ({x}){more}" for sm, (W, x), more in said
+        )
         assert good.format(level, network) + found + " | W |" in one_line  # a prefix of 64 is behind
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes
