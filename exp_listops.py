@@ -334,7 +334,7 @@ LEGEND = """\
              learns nothing from the training examples; a prefix takes from them
              what it does not see. ±: the standard error by the size of the test
              set
-    computed  a sum at the root, as the other operations
+    computed a sum at the root is worked out, as the other operations are
     SM       the sum modulo 10; MED: the median, of an even number of arguments
              cut to a whole number, as in the data
     greedy   the answer that the root's operation has most often; of SM a random

@@ -436,7 +436,7 @@ def plot_dial(name, tier, yours, ours, path):
     words = orders_in_words(name, tier, yours, ours)
     groups = [of for cells in (yours, ours) for (_, s), of in cells.items() if s not in data.ROTATED]
     how = f"{records.TIERS[tier]}, {tables.seeds_of(groups)}"
-    title = f"{data.TITLES[name]}: what if neighbours are sent far apart? ({how})"
+    title = f"{data.TITLES[name]}: what if neighbours are moved far apart? ({how})"
     figure, (axis,) = tables.panels([title], (9, 4.2))
     drawn = [s for s in words if s not in data.ROTATED]
     rows = dict.fromkeys(row for row, _ in (*ours, *yours))

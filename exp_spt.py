@@ -873,7 +873,8 @@ def print_runs(whose, tier, found, searched, folded):
 def print_questions(questions):
     """The gaps of each question, see gaps_of."""
     known = {question: gaps for question, gaps in questions.items() if any(gaps.values())}
-    tables.print_short({name: of_lead for gaps in known.values() for name, of_lead in gaps.items()})
+    every = {name: of_lead for gaps in known.values() for name, of_lead in gaps.items()}
+    tables.print_short(every, data.TITLES)
     for question, gaps in known.items():
         print(textwrap.fill(question, 80) + "\n")
         tables.print_leads(gaps, data.TITLES)

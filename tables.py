@@ -186,7 +186,7 @@ AS_SAID = {  # what the answers of print_leads mean
     "yes": "the gap has the paper's sign (its size is not tested); where the paper has at most "
     f"{GAP:g} points or says that there is none, it is within ±{GAP:g}",
     "better": f'beyond ±{GAP:g} on the good side (the sentence says "as good", it is ahead)',
-    "no": f"the other sign; within ±{GAP:g} where the paper has a gap; a gap where it has none",
+    "no": f"the other sign; or no gap (within ±{GAP:g}) where the paper has one; or a gap where it has none",
     "open": "the interval does not tell",
     "open°": "both models learnt no order",
 }
@@ -224,9 +224,11 @@ def explain(text, meanings, numbers=NUMBERS):
     for words, meaning in ({" ± ": numbers} | meanings).items():
         places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
         if known := [word for word, at in places.items() if at]:
-            found.append((min(itertools.chain(*places.values())), ", ".join(known).strip(" |"), meaning))
+            first = min(itertools.chain(*places.values()))
+            first = flat.find("as said?") if words.startswith("|") else first  # the answers stand together
+            found.append((first, ", ".join(known).strip(" |"), meaning))
     lines = []
-    for _, known, meaning in sorted(found):
+    for _, known, meaning in sorted(found, key=lambda one: one[0]):
         indent = f"    {known:15} " if len(known) < 16 else f"    {known}: "
         lines.append(textwrap.fill(meaning, 80, initial_indent=indent, subsequent_indent=" " * 20))
     print("\n".join([WORDS, "", *lines, "\n"]) if lines else "", end="")
@@ -287,7 +289,7 @@ def report(
                 gaps = told(gaps) if shortly and not yours else gaps
                 if said and any(gaps.values()):
                     print(textwrap.fill(said, 80) + "\n")
-                print_short(gaps)
+                print_short(gaps, titles)
                 print_leads(gaps, titles)
             for task in ran:
                 found = [r for r in (*ours, *yours) if r["task"] == task]
@@ -658,22 +660,24 @@ def gap_in_words(points):
     return f"{points:+.2f}" if points else "≈ 0"
 
 
-def print_short(gaps):
+def print_short(gaps, titles):
     """The lines of in_short below what they are."""
-    print_list("In short: gaps in points, and how often they are as the paper says", in_short(gaps))
+    print_list("In short: gaps in points, and how often they are as the paper says", in_short(gaps, titles))
 
 
-def in_short(gaps):
-    """Of each lead of gaps_of, by those gaps that have an answer, the least and the largest, and how often
-    the paper says so: lines such as "gMLP over S5: -2.0 to +5.0; yes in 2 of 3, no in 1"."""
+def in_short(gaps, titles):
+    """Of each lead of gaps_of, by those gaps that have an answer, the least and the largest of each task, and
+    how often the paper says so: lines such as "gMLP over S5: Image -2.0 to +5.0; yes in 2 of 3, no in 1"."""
     lines = []
     for name, of_lead in gaps.items():
         if known := [gap for gap in of_lead if gap.as_said]:
-            points = [records.difference(*gap.groups)[0] for gap in known]
+            tasks = records.grouped(known, lambda gap: gap.task)
+            points = ([records.difference(*gap.groups)[0] for gap in tasks[task]] for task in tasks)
+            points = (f"{titles[task]} {least_to_most(x, signed)}" for task, x in zip(tasks, points))
             answers = [gap.as_said for gap in known]
             first, *more = (f"{word} in {answers.count(word)}" for word in AS_SAID if word in answers)
             of_all = ", ".join([f"{first} of {len(known)}", *more])
-            lines.append(f"{name}: {least_to_most(points, signed)}; {of_all}")
+            lines.append(f"{name}: {', '.join(points)}; {of_all}")
     return lines
 
 

@@ -129,13 +129,15 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     level = [pair for pair in large if pair.row.expected <= 2]
     right = [pair for pair in large if pair not in level and pair.numbers[0] > 0]  # better in the paper, too
     counts = len(right), len(large) - len(right) - len(level), len(level)
-    said = "Of {} pairs of rows {} are at least 5 points apart here: {} with the paper's sign, {} with the "
-    said += "other, and {} that are at most 2 points apart in the paper."
+    said = (
+        "Of {} pairs of rows {} are at least 5 points apart here. Of these, {} have the paper's sign and {} "
+    )
+    said += "the other; {} are at most 2 points apart in the paper."
     assert said.format(len(pairs), len(large), *counts) in README
     page = " ".join(PAGES["claims"].split())
     assert "here, {} have the paper's sign and {} the other; for {} the".format(*counts) in page
     small = [pair.answer for pair in claims.by_size(pairs)[-1]]
-    said = "Of the papers' {} pairs at most 2 points apart {} are further apart here, and {} are open:"
+    said = "Of the {} pairs that are so close in the papers, {} are further apart here, and {} are open:"
     assert said.format(len(small), small.count("no"), small.count("open")) in README and "yes" not in small
 
 
@@ -154,7 +156,7 @@ def test_the_papers_sentences_came_as_often_as_in_the_claims(judged):
     assert said.format(sum(every) - twice, twice, *every) in README
     table = re.findall(r"^\| ([AB]): (.*?) \| (\d.*?) \| (\d.*?) \| (\d.*?) \|$", README, re.MULTILINE)
     sentences = {one.row.heading for one in papers}
-    assert f"Of the main sentences ({len(table)} of {len(sentences)}) the gaps" in README and len(table) == 8
+    assert f"for the main sentences ({len(table)} of {len(sentences)}):" in README and len(table) == 8
     for who, sentence, *columns in table:
         rows = [one for one in of_two if (one.row.heading.who, one.row.heading.short) == (who, sentence)]
         for said, answers in zip(columns, kinds):

@@ -703,7 +703,7 @@ def test_a_mini_gap_has_its_interval_and_its_answer(reported, monkeypatch):
         rows = tables[SMALL][f"how far ahead, in points; {name}"]
         assert {row.removeprefix("Text"): [cells[0], cells[2]] for row, cells in rows.items()} == wanted
         assert {cells[1] for cells in rows.values()} == {paper}
-    assert "- wide: -10.0 to +10.0; yes in 1 of 4, no in 2, open in 1\n- of words: " in out
+    assert "- wide: Text -10.0 to +10.0; yes in 1 of 4, no in 2, open in 1\n- of words: " in out
     assert "- nowhere" not in out and "As the paper says, or better: 2 of 8; not: 4; open: 2." in out
     rows = tables[SMALL]["how far ahead, in points; nowhere"]
     assert [cells[1:] for cells in rows.values()] == [["", ""]] * 5
@@ -719,8 +719,10 @@ def test_a_mini_gap_has_its_interval_and_its_answer(reported, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("tables.at_bag", bool)  # as if no model had learnt an order
         tables, out = reported([], ours, "--mini", leads=suits)
-        assert "- four more: -10.0 to +10.0; open in 4 of 4\n" in out  # "as good" is not asked for an order
-        assert "- +: -10.0 to +10.0; yes in 1 of 4, better in 1, no in 1, open in 1\n" in out
+        assert (
+            "- four more: Text -10.0 to +10.0; open in 4 of 4\n" in out
+        )  # "as good" is not asked for an order
+        assert "- +: Text -10.0 to +10.0; yes in 1 of 4, better in 1, no in 1, open in 1\n" in out
         for name, answer in (("four more", "open°"), ("+", "better")):
             assert tables[SMALL][f"how far ahead, in points; {name}"]["Text, 4 epochs"][2] == answer
     # If not asked for more, those that the paper has, of three seeds.
