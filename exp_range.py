@@ -453,7 +453,7 @@ def plot_dial(name, tier, yours, ours, path):
                     style = dict(fmt=marker, color=color, label=row.label(False) + whose)
                     axis.errorbar([at + shift for at in places], y, yerr=error, **style)
     chance = max(r.get("chance", 0) for cells in (yours, ours) for group in cells.values() for r in group)
-    axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="guessing")
+    axis.axhline(100 * chance, color="black", linestyle=":", linewidth=1, label="chance")
     near = {s: f"\n({s} → 1)" for s in words if s not in ORDERS and s > 1}  # what explains a rise of K = 5
     axis.set_xticks(range(len(drawn)), [words[s] + near.get(s, "") for s in drawn])
     axis.set_xlabel("how far apart former neighbours lie (4 → 1: what was 4 apart lies side by side)")
