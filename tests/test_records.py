@@ -675,6 +675,11 @@ def test_how_far_a_row_is_ahead_is_a_table_and_a_rule_without_a_network_stands_b
     assert papers["K=5"] == ["45.24", "67.10"]
 
 
+def test_the_end_of_an_interval_is_on_its_side_of_0_and_2():
+    assert tables.ends(-1.24, 1.66) == "[-1.2, 1.7]"
+    assert tables.ends(1.98, 4.7) == "[1.98, 4.7]" and tables.ends(-2.04, 0.02) == "[-2.04, 0.02]"
+
+
 def test_a_mini_gap_has_its_interval_and_its_answer(reported, monkeypatch):
     """By hand: 60 less 60 % of three seeds and 10,000 examples is 0.0 ± 0.4, of 100 it is 5.0 ± 3.8; 60 less
     50 is +10, 40 less 50 -10; the paper has +0.37, or says 0, or has no such row. Two seeds have an error and
