@@ -112,6 +112,32 @@ def test_the_first_table_is_that_of_the_records():
     assert table in README and table in PAGES["floors"]
     firsts = [line.split("|")[3].split("±")[0].strip() for line in table.splitlines()[2:] if line[2] != " "]
     assert re.findall(r"\*\*(\d+\.\d) %\*\*", README) == firsts
+    (trained,) = re.findall(r"the rule learns nothing: (\S+), and (\S+) with sums guessed", README)
+    assert [*trained] == re.findall(r"in training (\d+\.\d)", floors.listed(floors.floors()))
+
+
+OTHER_RULES = {
+    r"the first 512 symbols alone has (\d+\.\d)": ("listops", {"rule": "prefix", "P": 512, "sm": "known"}),
+    r"every nested argument guessed it still has (\d+\.\d)": (
+        "listops",
+        {"rule": "window", "W": 0, "sm": "known"},
+    ),
+    r"Words and pairs of words have (\d+\.\d) on Text": (
+        "text",
+        {"n": 2, "gap": 1, "weights": "bayes", "unit": "word"},
+    ),
+    r"1,600 typical patches (\d+\.\d) on Image": (
+        "image",
+        {"patch": "6x6", "centres": 1600, "pool": "quarters"},
+    ),
+}
+
+
+@pytest.mark.parametrize("said", OTHER_RULES)
+def test_another_rule_has_what_its_record_has(said):
+    task, cell = OTHER_RULES[said]
+    (record,) = tables.floor_of(records.published(), task, {"cell": cell})
+    assert re.findall(said, README) == [f"{100 * record['test_acc']:.1f}"]
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +162,11 @@ def test_what_the_mini_tier_is_worth_is_said_as_in_the_claims():
     assert said.format(len(pairs), len(large), *counts) in README
     page = " ".join(PAGES["claims"].split())
     assert "here, {} have the paper's sign and {} the other; for {} the".format(*counts) in page
+    (image,) = (pair for pair in pairs if pair.row.words == "Image: K=31 over K=5")
+    said = "in A, K = 31 is {:.1f} points above K = 5 on Image; here it is {:.1f} above."
+    assert said.format(image.row.expected, image.numbers[0]) in README
     small = [pair.answer for pair in claims.by_size(pairs)[-1]]
-    said = "Of the {} pairs that are so close in the papers, {} are further apart here, and {} are open:"
+    said = "Of all {} that are that close in the papers, {} are further apart here, and {} are open:"
     assert said.format(len(small), small.count("no"), small.count("open")) in README and "yes" not in small
 
 
@@ -151,8 +180,10 @@ def test_the_papers_sentences_came_as_often_as_in_the_claims(judged):
     papers = [one for one in judged if one.row.heading.who in claims.PAPERS]
     of_two = [one for one in papers if len(one.row.cells) == 2]
     every, twice = counts(papers), sum(counts(papers)) - sum(counts(of_two))
-    said = "by {} gaps, some of longer runs, and {} differences of two gaps: {} came as said or better for "
-    said += "the sentence, {} did not, and {} are open."
+    said = (
+        "by {} gaps, some of longer runs, and {} differences of two gaps (does SPT help one model more than "
+    )
+    said += "another?): {} came as said or better, {} did not, and {} are open."
     assert said.format(sum(every) - twice, twice, *every) in README
     table = re.findall(r"^\| ([AB]): (.*?) \| (\d.*?) \| (\d.*?) \| (\d.*?) \|$", README, re.MULTILINE)
     sentences = {one.row.heading for one in papers}
