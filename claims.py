@@ -164,8 +164,8 @@ def tally(judged, width):
         f"one in twenty misses: of the {read} whose models are not both at the bag, about {read / 20:.0f}. "
         "Nothing is corrected for that. Many rows share runs."
     )
-    if either := sum(map(suits_anyhow, summed)):
-        after += f" {either} rows are open between yes and better only: their interval does not reach a no."
+    if either := [one.row.words for one in summed if suits_anyhow(one)]:
+        after += f" {len(either)} open rows can only be yes or better ({'; '.join(either)})."
     if summed != expecting:
         after += " Rival guesses of ours exclude each other, and are not counted."
     table = tables.markdown(["did it come as said?", *ANSWERS], lines)
