@@ -1029,8 +1029,8 @@ def print_recipe(plain, shown, found, searched, short):
     rules |= {tables.WITHOUT: tables.floors_of(records.published(), [task], tier, data.FLOORS)[task]}
     words = "".join(f" {name.capitalize()}: {tables.summary(rule)}." for name, rule in rules.items() if rule)
     words = best_epochs(shown, plain, short) + words
-    runs = (r for columns in shown.values() for group in columns.values() for r in group) if short else found
-    words = about_runs([*runs], searched) + words
+    runs = [r for columns in shown.values() for group in columns.values() for r in group] if short else found
+    words = about_runs(runs, searched) + words
     tables.print_recipe(data.TITLES[task], rows, found, inputs, words, by_arm, short)
 
 

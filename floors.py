@@ -56,31 +56,33 @@ def floors():
     return [(*row, group[0]) for *row, group in found if group]
 
 
+def firsts(found):
+    """Of each rule of floors whether it is the first of its task."""
+    tasks = [task for task, *_ in found]
+    return [tasks.index(task) == at for at, task in enumerate(tasks)]
+
+
 def table(found):
     """The table as Markdown, in 80 columns; of a task's second rule without what is published."""
-    lines, seen = [], set()
-    for task, short, _, record in found:
+    lines = []
+    for first, (task, short, _, record) in zip(firsts(found), found):
         band, s4, _, best = published(task)
         accuracy, error = (100 * value for value in records.mean_and_error([record]))
         theirs = [f"{100 * record['chance']:.1f}", *(f"{number:.2f}" for number in (max(band), s4, best))]
-        title = data.TITLES[task]
-        if task in seen:
-            title, theirs = "", [""] * len(theirs)
-        seen.add(task)
+        title, *theirs = [text * first for text in (data.TITLES[task], *theirs)]
         lines.append([title, short, f"{accuracy:.1f} ± {error:.1f}", *theirs])
     return tables.markdown(HEADER, lines)
 
 
 def listed(found):
     """The table, and below it its rules in words, with what stands in no column."""
-    rules, seen = [], set()
-    for task, short, words, record in found:
+    rules = []
+    for first, (task, short, words, record) in zip(firsts(found), found):
         band, _, own, _ = published(task)
         if not learns(record):
             words += f"; in training {100 * record['train_acc']:.1f}"
         others = f" (LRA's {min(band):.2f} to {max(band):.2f}; A's own S4: {own:.2f})"
-        rules.append(f"{short}: {words}" if task in seen else f"{data.TITLES[task]}: {words}{others}")
-        seen.add(task)
+        rules.append(f"{data.TITLES[task]}: {words}{others}" if first else f"{short}: {words}")
     short, note = (textwrap.fill(words, 80) for words in (in_short(found), NOTE))
     return "\n\n".join([f"### {TITLE}", short, table(found), tables.bullets(rules, 80), note])
 
@@ -88,11 +90,10 @@ def listed(found):
 def in_short(found):
     """ "Beside the best network: level on Text; behind on Image.": each rule, by two standard errors of the
     difference."""
-    places, seen = {}, set()
-    for task, *_, record in found:
-        name = data.TITLES[task] + " with guessed sums" * (task in seen)
+    places = {}
+    for first, (task, *_, record) in zip(firsts(found), found):
+        name = data.TITLES[task] + " with guessed sums" * (not first)
         places.setdefault(beside_the_best(task, record), []).append(name)
-        seen.add(task)
     words = (f"{side} on {tables.listed(on)}" for side, on in places.items())
     return f"Beside the best network: {'; '.join(words)}."
 

@@ -224,8 +224,9 @@ def explain(text, meanings, numbers=NUMBERS):
     for words, meaning in ({" ± ": numbers} | meanings).items():
         places = {word: [flat.find(w) for w in word.split(" / ") if w in flat] for word in words.split(", ")}
         if known := [word for word, at in places.items() if at]:
-            first = min(itertools.chain(*places.values()))
-            first = flat.find("as said?") if words.startswith("|") else first  # the answers stand together
+            # The answers stand together, where their column is first named.
+            column = [flat.find("as said?")] if words.startswith("|") else []
+            first = min(column or itertools.chain(*places.values()))
             found.append((first, ", ".join(known).strip(" |"), meaning))
     lines = []
     for _, known, meaning in sorted(found, key=lambda one: one[0]):
@@ -570,9 +571,13 @@ class Gap(NamedTuple):
         return f"{self.alone} {ends(*self.interval)}"
 
     @property
+    def points(self):
+        return records.difference(*self.groups)[0]
+
+    @property
     def alone(self):
         """ "+2.4": points without their error."""
-        return signed(records.difference(*self.groups)[0], 1 if self.tier == "mini" else 2) + self.bag
+        return signed(self.points, 1 if self.tier == "mini" else 2) + self.bag
 
     @property
     def length(self):
@@ -671,13 +676,11 @@ def in_short(gaps, titles):
     lines = []
     for name, of_lead in gaps.items():
         if known := [gap for gap in of_lead if gap.as_said]:
-            tasks = records.grouped(known, lambda gap: gap.task)
-            points = ([records.difference(*gap.groups)[0] for gap in tasks[task]] for task in tasks)
-            points = (f"{titles[task]} {least_to_most(x, signed)}" for task, x in zip(tasks, points))
+            tasks = records.grouped(known, lambda gap: gap.task).items()
+            points = (f"{titles[t]} {least_to_most([gap.points for gap in of], signed)}" for t, of in tasks)
             answers = [gap.as_said for gap in known]
             first, *more = (f"{word} in {answers.count(word)}" for word in AS_SAID if word in answers)
-            of_all = ", ".join([f"{first} of {len(known)}", *more])
-            lines.append(f"{name}: {', '.join(points)}; {of_all}")
+            lines.append(f"{name}: {', '.join(points)}; {', '.join([f'{first} of {len(known)}', *more])}")
     return lines
 
 

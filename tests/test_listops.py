@@ -434,9 +434,8 @@ def test_the_report_and_the_figure_have_the_numbers_of_the_records(tmp_path, mon
     ):  # fmt: skip
         ahead = ", ahead from 32 on" if sizes[1:] else ""  # 65.4 in training
         said = zip(("computed", "guessed"), sizes, (ahead, ""))
-        found = " ".join(
-            f"- window, sums {sm}: level from W = {W} on ({x}){more}" for sm, (W, x), more in said
-        )
+        level_from = "- window, sums {}: level from W = {} on ({}){}"
+        found = " ".join(level_from.format(sm, *size, more) for sm, size, more in said)
         assert good.format(level, network) + found + " | W |" in one_line  # a prefix of 64 is behind
     assert {*figures} == {"listops-rules.png", "listops-rules-mini.png"}
     panel, prefixes = figures["listops-rules.png"].axes

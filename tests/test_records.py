@@ -724,9 +724,8 @@ def test_a_mini_gap_has_its_interval_and_its_answer(reported, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("tables.at_bag", bool)  # as if no model had learnt an order
         tables, out = reported([], ours, "--mini", leads=suits)
-        assert (
-            "- four more: Text -10.0 to +10.0; open in 4 of 4\n" in out
-        )  # "as good" is not asked for an order
+        assert "- four more: Text -10.0 to +10.0; open in 4 of 4\n" in out
+        # A gap of "as good" is judged without an order, too.
         assert "- +: Text -10.0 to +10.0; yes in 1 of 4, better in 1, no in 1, open in 1\n" in out
         for name, answer in (("four more", "open°"), ("+", "better")):
             assert tables[SMALL][f"how far ahead, in points; {name}"]["Text, 4 epochs"][2] == answer
